@@ -24,9 +24,9 @@ R = TypeVar("R")
 
 
 def to_json(record: object) -> str:
-    """One line of canonical JSON: sorted keys, no spaces, finite numbers only."""
+    """One line of canonical JSON: sorted keys, no spaces, ASCII, finite numbers only."""
     return json.dumps(
-        encode(record), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        encode(record), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
 
 
