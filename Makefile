@@ -1,0 +1,53 @@
+# Thin: every target that runs the product wraps one `pike-hpc` command.
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev submit resume status cancel report doctor test check clean
+
+WORKFLOW ?= workflows/quickstart.yaml
+SITE ?=
+RUN ?=
+ACCOUNT ?=
+DRY_RUN ?=
+PIKE := .venv/bin/pike-hpc
+FIND := PYTHON="$(PYTHON)" sh pike_hpc/bootstrap/find_python.sh $(SITE)
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+
+setup: ## Make .venv and install (what `make submit` does first)
+	@python=$$($(FIND)) && "$$python" pike_hpc/bootstrap/install.py --extras "$(if $(filter-out local,$(SITE)),,local)"
+
+setup-dev:
+	@python=$$($(FIND)) && "$$python" pike_hpc/bootstrap/install.py --extras local,dev
+
+submit: setup ## Start or continue a run: [SITE=] [WORKFLOW=] [RUN=] [ACCOUNT=] [DRY_RUN=1]
+	@$(PIKE) submit --workflow $(WORKFLOW) $(if $(SITE),--site $(SITE)) $(if $(RUN),--run "$(RUN)") \
+		$(if $(ACCOUNT),--account $(ACCOUNT)) $(if $(DRY_RUN),--dry-run)
+
+resume: ## Continue RUN=DIR
+	@$(PIKE) resume "$(RUN)"
+
+status: ## Show RUN=DIR
+	@$(PIKE) status "$(RUN)"
+
+cancel: ## Stop the jobs of RUN=DIR, keep its data
+	@$(PIKE) cancel "$(RUN)"
+
+report: ## Tables and page of RUN=DIR
+	@$(PIKE) report "$(RUN)"
+
+doctor: setup ## Try everything a run needs here
+	@$(PIKE) doctor $(if $(SITE),--site $(SITE))
+
+test: setup-dev ## Everything, from nothing: checks, then the whole suite
+	@$(MAKE) --no-print-directory check
+	@.venv/bin/python -m pytest tests -m "not gpu"
+
+check: setup-dev ## Format, lint, types, import contracts, unit and property tests
+	@.venv/bin/ruff format --check --quiet .
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo
+	@.venv/bin/python -m pytest tests/unit tests/property tests/architecture tests/conformance
+
+clean: ## Remove caches and .venv, never runs
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

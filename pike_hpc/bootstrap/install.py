@@ -1,0 +1,102 @@
+"""Make .venv and install the project into it. Run by `make`; standard library only.
+
+Usage: python install.py [--extras local,dev]
+
+Chooses torch's CPU build where no NVIDIA driver answers (the CUDA build is several GB) and names
+what is missing once, with what it costs. A second run with nothing changed does nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+"""Where PyTorch publishes the builds without CUDA, asked only if pip's own sources lack them."""
+
+
+def main() -> int:
+    """Install; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--extras", default="local", help="of setup.cfg; empty on a login node")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    arguments = parser.parse_args()
+    extras, folder = arguments.extras, arguments.venv
+    stamp = folder / f".installed-{extras.replace(',', '-') or 'base'}"
+    wanted = _fingerprint()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return 0
+    _name_what_is_missing()
+    if not (folder / "bin" / "pip").exists():
+        _say(f"making {folder.name} with Python {sys.version.split()[0]}")
+        venv.EnvBuilder(with_pip=True, clear=folder.exists()).create(folder)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    pip += ["--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
+    if "local" in extras.split(",") and not _install_torch(pip):
+        return 1
+    _say("installing pike-hpc and the libraries it stands on")
+    project = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    done = subprocess.run([*pip, "--editable", project], check=False)
+    if done.returncode == 0:
+        stamp.write_text(wanted)
+    return done.returncode
+
+
+def _install_torch(pip: list[str]) -> bool:
+    version = _pinned("torch")
+    if _driver_answers():
+        _say(f"NVIDIA driver found: installing torch {version} with CUDA (a download of about 3 GB)")
+        return subprocess.run([*pip, f"torch=={version}"], check=False).returncode == 0
+    _say(f"no NVIDIA driver: installing torch {version} for the CPU (a download of about 200 MB)")
+    cpu = [*pip, f"torch=={version}+cpu"]
+    if subprocess.run(cpu, check=False, stderr=subprocess.DEVNULL).returncode == 0:
+        return True
+    with_index = [*cpu, "--extra-index-url", TORCH_CPU_INDEX]
+    if subprocess.run(with_index, check=False).returncode == 0:
+        return True
+    _say("torch's CPU build could not be had; `pip install torch` by hand, then run this again")
+    return False
+
+
+def _driver_answers() -> bool:
+    if not shutil.which("nvidia-smi"):
+        return False
+    return subprocess.run(["nvidia-smi", "-L"], check=False, capture_output=True).returncode == 0
+
+
+def _name_what_is_missing() -> None:
+    if not shutil.which("g++"):
+        _say("no g++ (apt-get install g++): the torch.compile rules will be left out")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+        _say("no Python headers (apt-get install python3-dev): the same rules will be left out")
+    if not shutil.which("bwrap"):
+        _say("no bubblewrap (apt-get install bubblewrap): isolation falls back to plain namespaces")
+
+
+def _pinned(name: str) -> str:
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line.startswith(f"{name}=="):
+            return line.split("==")[1].strip()
+    raise SystemExit(f"constraints.txt has no line {name}==…")
+
+
+def _fingerprint() -> str:
+    digest = hashlib.sha256(sys.version.encode())
+    for name in ("setup.cfg", "pyproject.toml", "constraints.txt"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"setup: {line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
