@@ -77,6 +77,17 @@ class EvalStatus(enum.StrEnum):
     Never counted against a candidate."""
 
 
+class Role(enum.StrEnum):
+    """What a model is asked for; a prompt, a model and a price belong to each."""
+
+    BRAINSTORM = "brainstorm"
+    """A list of ideas."""
+    OPTIMISE = "optimise"
+    """A program."""
+    FIX = "fix"
+    """A failing program repaired."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A problem in KernelBench's file format. Its source is trusted code."""
