@@ -1,0 +1,120 @@
+"""Which engines work on this host: by running something under each, once.
+
+Contract: an engine is chosen because it ran a program here, never because it is installed. It
+does not know how well the engine isolates: `measure` does.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from pike_hpc.records import UsageError
+from pike_hpc.sandbox.command import command
+from pike_hpc.sandbox.host import HostFacts
+from pike_hpc.sandbox.spec import Engine, SandboxSpec
+
+AUTO = "auto"
+AUTO_ORDER = (Engine.BUBBLEWRAP, Engine.UNSHARE, Engine.NONE)
+"""Best known first. Apptainer needs an image, so it is only ever chosen by name."""
+
+LATER = ("podman-hpc", "docker")
+"""Values of `container.engine` that this version knows and cannot run."""
+
+TRIAL_TIMEOUT_S = 60.0
+"""An image on a cold parallel file system starts slowly; the others need milliseconds."""
+
+_FIX = {
+    Engine.BUBBLEWRAP: "install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap), "
+    "and allow user namespaces to ordinary users",
+    Engine.UNSHARE: "allow user namespaces to ordinary users (user.max_user_namespaces above 0; "
+    "on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0), or name another container.engine",
+    Engine.APPTAINER: "install apptainer or load its module, and name an image that exists",
+    Engine.NONE: "as root, install util-linux (setpriv, prlimit) and keep Python and the package "
+    "in folders that every user may enter; or run as an ordinary user",
+}
+
+
+def refusal(engine: Engine, facts: HostFacts, trial: SandboxSpec | None = None) -> str | None:
+    """Why `engine` cannot run `trial` (default: `true`) on this host; None when it can.
+
+    The trial's program must be harmless and end by itself with status 0. Raises UsageError as
+    `command` does.
+    """
+    if engine is Engine.NONE and facts.is_root and "setpriv" not in facts.programs:
+        return "setpriv is absent and nothing untrusted runs as root"
+    spec = trial or SandboxSpec(argv=("true",), env={"PATH": "/usr/bin:/bin"})
+    try:
+        done = subprocess.run(
+            command(engine, spec, facts),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TRIAL_TIMEOUT_S,
+            start_new_session=True,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        return f"{error.filename} is not installed"
+    except OSError as error:
+        return str(error)
+    except subprocess.TimeoutExpired:
+        return f"a trial did not end within {TRIAL_TIMEOUT_S:.0f} s"
+    if done.returncode == 0:
+        return None
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return said[-1] if said else f"a trial ended with status {done.returncode}"
+
+
+def available(facts: HostFacts, trial: SandboxSpec | None = None) -> tuple[Engine, ...]:
+    """The engines that work here without an image, best first."""
+    return tuple(e for e in AUTO_ORDER if refusal(e, facts, trial) is None)
+
+
+def choose(wanted: str, facts: HostFacts, trial: SandboxSpec | None = None) -> Engine:
+    """The engine of that name, or for "auto" the first that works. Raises UsageError.
+
+    Args:
+        wanted: a value of `container.engine`, or "auto".
+        facts: the host.
+        trial: what to try it with, best Python itself with the prefixes it will need.
+    """
+    if wanted == AUTO:
+        reasons = []
+        for engine in AUTO_ORDER:
+            reason = refusal(engine, facts, trial)
+            if reason is None:
+                return engine
+            reasons.append(f"{engine}: {reason}")
+        raise UsageError(
+            "no sandbox works here", where="; ".join(reasons), fix=_FIX[Engine.UNSHARE]
+        )
+    if wanted in LATER:
+        raise UsageError(
+            f"engine {wanted} is not built yet",
+            where="container.engine",
+            valid=f"{AUTO}, {', '.join(Engine)}",
+            fix="run the worker itself inside such a container, with engine unshare or none",
+        )
+    try:
+        engine = Engine(wanted)
+    except ValueError:
+        raise UsageError(
+            f"no sandbox is called {wanted!r}",
+            where="container.engine",
+            valid=", ".join((AUTO, *Engine, *LATER)),
+        ) from None
+    reason = refusal(engine, facts, trial)
+    if reason is not None:
+        raise UsageError(
+            f"engine {engine} does not work here: {reason}",
+            where="container.engine",
+            valid=", ".join((AUTO, *available(facts, trial))),
+            fix=_FIX[engine],
+        )
+    return engine
+
+
+def python_trial(spec: SandboxSpec, python: Path) -> SandboxSpec:
+    """A trial of `spec` with an interpreter: whether Python starts with what is shown."""
+    return replace(spec, argv=(str(python), "-I", "-c", "pass"))

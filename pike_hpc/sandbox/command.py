@@ -1,0 +1,154 @@
+"""The argv of a sandboxed program: one pure function, no I/O.
+
+Contract: `command(engine, spec, facts)` only writes what is to be executed. The caller starts it
+in a session of its own with stdin from /dev/null, and ends it by SIGKILL to that process group:
+engines with a PID namespace then lose all their processes. A program ended by signal N inside
+such an engine shows as exit status 128+N. It does not know whether the engine works here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+
+from pike_hpc.records import UsageError
+from pike_hpc.sandbox.host import NOBODY, HostFacts
+from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec
+
+ENTER = Path(__file__).with_name("enter.py")
+
+_MEBIBYTE = 1 << 20
+
+
+def command(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    """What to execute so that `spec` runs under `engine` on the host of `facts`.
+
+    Raises UsageError where the engine cannot take the spec (apptainer without an image).
+    """
+    make = {
+        Engine.NONE: _bare,
+        Engine.UNSHARE: _unshare,
+        Engine.BUBBLEWRAP: _bubblewrap,
+        Engine.APPTAINER: _apptainer,
+    }[engine]
+    return make(spec, facts)
+
+
+def _bare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    folder = [f"--chdir={spec.scratch}"] if spec.scratch else []
+    # A limit on processes counts all of the user's, the judge's too, unless the uid is another.
+    count = spec.processes if facts.is_root else None
+    return [
+        *("env", "-i", *folder),
+        *(f"{name}={value}" for name, value in sorted(spec.env.items())),
+        *_become_nobody(facts),
+        *_limits(spec, facts, count),
+        *spec.argv,
+    ]
+
+
+def _unshare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    plan = {
+        "argv": spec.argv,
+        "env": dict(spec.env),
+        "links": facts.links,
+        "read_only": _shown(spec, facts),
+        "shared": [str(p) for p in spec.shared],
+        "devices": [*facts.devices, *(facts.gpu_devices if spec.gpu else ())],
+        "scratch_bytes": spec.scratch_mb * _MEBIBYTE,
+        "memory_bytes": spec.memory_mb * _MEBIBYTE,
+        "processes": spec.processes if facts.is_root or facts.counts_per_namespace else 0,
+        "outer_uid": facts.uid,
+        "outer_gid": facts.gid,
+        "inner_id": NOBODY,
+    }
+    return [facts.python, "-I", "-S", str(ENTER), json.dumps(plan, sort_keys=True)]
+
+
+def _bubblewrap(spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    argv = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    argv += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    if facts.is_root:
+        # Root's mounts reach folders that nobody may traverse; setpriv then gives the uid away.
+        for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+            argv += ["--cap-add", capability]
+    else:
+        argv += ["--unshare-user", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+    argv += ["--hostname", "sandbox", "--clearenv"]
+    for name, value in sorted(spec.env.items()):
+        argv += ["--setenv", name, value]
+    for path, target in facts.links:
+        argv += ["--symlink", target, path]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    for device in facts.gpu_devices if spec.gpu else ():
+        argv += ["--dev-bind", device, device]
+    size = ["--size", str(spec.scratch_mb * _MEBIBYTE), "--perms", "1777", "--tmpfs"]
+    argv += [*size, "/dev/shm", *size, str(SCRATCH), "--remount-ro", "/dev"]  # noqa: S108
+    read_only, shared = _shown(spec, facts), [str(p) for p in spec.shared]
+    for folder in _parents([*read_only, *shared]):
+        # bwrap itself would make the parents of a bind with mode 0700.
+        argv += ["--perms", "0755", "--dir", folder]
+    for path in read_only:
+        argv += ["--ro-bind", path, path]
+    for path in shared:
+        argv += ["--bind", path, path]
+    argv += ["--remount-ro", "/", "--chdir", str(SCRATCH), "--"]
+    alone = facts.is_root or facts.counts_per_namespace
+    count = spec.processes if alone else None
+    return [*argv, *_become_nobody(facts), *_limits(spec, facts, count), *spec.argv]
+
+
+def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    if spec.image is None:
+        raise UsageError(
+            "engine apptainer runs an image and none is named",
+            where="container.image",
+            fix="name a .sif file, or choose another container.engine",
+        )
+    argv = ["apptainer", "exec", "--containall", "--no-home", "--cleanenv", "--no-privs"]
+    # --containall alone leaves the network open.
+    argv += ["--net", "--network", "none", "--no-mount", "hostfs,home,cwd"]
+    argv += ["--userns"] if facts.is_root else []
+    argv += ["--nv"] if spec.gpu else []
+    for path in spec.read_only:
+        argv += ["--bind", f"{path}:{path}:ro"]
+    for path in spec.shared:
+        argv += ["--bind", f"{path}:{path}:rw"]
+    for name, value in sorted(spec.env.items()):
+        argv += ["--env", f"{name}={value}"]
+    argv += ["--pwd", str(SCRATCH), spec.image]
+    return [*argv, *_limits(spec, facts, None), *spec.argv]
+
+
+def _become_nobody(facts: HostFacts) -> list[str]:
+    """The wrapper that gives up every privilege, and root's uid."""
+    if "setpriv" not in facts.programs:
+        return []
+    if not facts.is_root:
+        return ["setpriv", "--no-new-privs"]
+    return [
+        *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
+        *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"),
+    ]
+
+
+def _limits(spec: SandboxSpec, facts: HostFacts, processes: int | None) -> list[str]:
+    """The wrapper that sets resource limits: no core files, bounded files, memory, processes."""
+    if "prlimit" not in facts.programs:
+        return []
+    argv = ["prlimit", "--core=0", f"--fsize={spec.scratch_mb * _MEBIBYTE}"]
+    argv += [f"--data={spec.memory_mb * _MEBIBYTE}"] if spec.memory_mb else []
+    argv += [f"--nproc={processes}"] if processes else []
+    return argv
+
+
+def _shown(spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    """Everything shown read-only, outer folders first."""
+    return sorted({*facts.system, *(str(p) for p in spec.read_only)})
+
+
+def _parents(paths: list[str]) -> list[str]:
+    """The folders above the given ones, outermost first, but for those that are made otherwise."""
+    made = {"/", "/dev", "/proc", str(SCRATCH)}
+    above = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    return sorted(folder for folder in above - made if folder not in paths)

@@ -1,0 +1,113 @@
+"""What this host offers to sandboxes. The only place of this package that looks.
+
+Contract: `look()` reads the host once into `HostFacts`; everything after is a function of it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+NOBODY = 65534
+"""The kernel's overflow uid and gid: owns nothing on a sane host."""
+
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Programs, compilers, libraries and headers."""
+
+ETC_ESSENTIALS = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+)
+"""What linkers and compilers read from /etc; nothing else of it is shown."""
+
+SYSTEM_TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+"""Where torch, OpenMP and cpuinfo count cores and caches."""
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+
+PER_NAMESPACE_COUNTS = (5, 14)
+"""First kernel that counts RLIMIT_NPROC per user namespace (commit 21d1c5e386bc)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """A host as sandboxes see it."""
+
+    uid: int
+    gid: int
+    kernel: tuple[int, int]
+    python: str
+    """An interpreter, for `pike_hpc.sandbox.enter`."""
+    programs: frozenset[str] = frozenset()
+    """Those of setpriv, prlimit, unshare, bwrap and apptainer that are on PATH."""
+    system: tuple[str, ...] = ()
+    """System files and folders that exist, to be shown read-only."""
+    links: tuple[tuple[str, str], ...] = ()
+    """System folders that are symbolic links on a merged-/usr host: (path, target)."""
+    devices: tuple[str, ...] = DEVICES
+    gpu_devices: tuple[str, ...] = ()
+
+    @property
+    def is_root(self) -> bool:
+        """Whether we are real root and must become somebody else."""
+        return self.uid == 0
+
+    @property
+    def candidate_uid(self) -> int:
+        """The uid that a sandboxed program has outside, on the host's file systems."""
+        return NOBODY if self.is_root else self.uid
+
+    @property
+    def counts_per_namespace(self) -> bool:
+        """Whether a limit on processes counts a user namespace's own processes only."""
+        return self.kernel >= PER_NAMESPACE_COUNTS
+
+
+def look() -> HostFacts:
+    """The facts of this host, for this user, now."""
+    folders = [Path(p) for p in SYSTEM_FOLDERS]
+    links = tuple((str(p), str(p.readlink())) for p in folders if p.is_symlink())
+    plain = [str(p) for p in folders if p.is_dir() and not p.is_symlink()]
+    rest = [p for p in (*ETC_ESSENTIALS, *SYSTEM_TOPOLOGY) if Path(p).exists()]
+    found = (p for p in ("setpriv", "prlimit", "unshare", "bwrap", "apptainer") if shutil.which(p))
+    return HostFacts(
+        uid=os.getuid(),
+        gid=os.getgid(),
+        kernel=_kernel(platform.release()),
+        python=sys.executable,
+        programs=frozenset(found),
+        system=(*plain, *rest),
+        links=links,
+        devices=tuple(d for d in DEVICES if Path(d).exists()),
+        gpu_devices=tuple(
+            str(p) for p in sorted(Path("/dev").glob("nvidia*")) if p.is_char_device()
+        ),
+    )
+
+
+def python_prefixes() -> tuple[Path, ...]:
+    """What this interpreter needs to be shown: its environment and the one below it."""
+    return tuple(Path(p) for p in dict.fromkeys((sys.prefix, sys.base_prefix)))
+
+
+def give_scratch(folder: Path, facts: HostFacts) -> None:
+    """Make an existing folder the candidate's own, with nobody else looking in (mode 0700).
+
+    Its parents must be traversable for `facts.candidate_uid`. Raises OSError.
+    """
+    folder.chmod(0o700)
+    if facts.is_root:
+        os.chown(folder, NOBODY, NOBODY)
+
+
+def _kernel(release: str) -> tuple[int, int]:
+    major, minor, *_ = (*release.split("."), "0")
+    digits = "".join(c for c in minor if c.isdigit())
+    return (int(major) if major.isdigit() else 0, int(digits or 0))
