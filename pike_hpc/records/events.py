@@ -42,6 +42,12 @@ class QueryReserved:
     model: str
     prompt_digest: str
     max_cost_usd: float = 0.0
+    parent_ids: tuple[str, ...] = ()
+    """What the answer's program will descend from; kept here so that a paid answer is enough."""
+    branch: int | None = None
+    phase: int | None = None
+    round: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
