@@ -1,0 +1,193 @@
+"""The report's records as tables: one row per candidate, evaluation, query, step or verdict count.
+
+The only place where records become DataFrames; figures and CSV files start from these. Knows
+no archive and no style. Every function names its columns, so that an empty table has them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from pike_hpc.analysis.history import Verdict
+from pike_hpc.analysis.metrics import standing
+from pike_hpc.analysis.report import Report, TaskReport
+from pike_hpc.records import EvalResult, EvalStatus, Proposal, Tier
+
+_TASK = ("task", "name", "variant", "device", "simulated")
+_VERDICT = (
+    "status",
+    "tier",
+    "speedup",
+    "ci_low",
+    "ci_high",
+    "candidate_ms",
+    "reference_ms",
+    "relative_error",
+    "error_limit",
+    "lane_s",
+    "isolation",
+    "tags",
+    "message",
+)
+
+
+def all_frames(report: Report) -> Mapping[str, pd.DataFrame]:
+    """Every table under the name of its CSV file."""
+    return {
+        "summary": summary(report),
+        "candidates": candidates(report),
+        "evaluations": evaluations(report),
+        "queries": queries(report),
+        "declined": declined(report),
+        "trajectory": trajectory(report),
+        "statuses": statuses(report),
+    }
+
+
+def summary(report: Report) -> pd.DataFrame:
+    """One row per task and tier with a correct candidate."""
+    columns = (*_TASK, "tier", "speedup", "ci_low", "ci_high", "measured_tier", "over_stock")
+    columns += ("stock_speedup", "operator", "candidate", "candidate_ms", "reference_ms")
+    rows = [
+        (
+            *_task(task),
+            tier.value,
+            best.speedup,
+            *best.ci95,
+            best.tier.value,
+            task.over_stock[tier],
+            task.stock[tier],
+            best.operator,
+            best.candidate,
+            best.candidate_ms,
+            best.reference_ms,
+        )
+        for task in report.tasks
+        for tier, best in task.best.items()
+        if best is not None
+    ]
+    return _frame(rows, columns)
+
+
+def candidates(report: Report) -> pd.DataFrame:
+    """One row per proposal with the verdict that stands for its candidate, if there is one."""
+    columns = (*_TASK, "candidate", "operator", "parents", "branch", "phase", "round", "note")
+    rows = []
+    for task in report.tasks:
+        verdicts = standing(task.history)
+        for proposal in task.history.proposals:
+            verdict = verdicts.get(proposal.candidate_id)
+            rows.append((*_task(task), *_proposal(proposal), *_verdict(verdict)))
+    return _frame(rows, (*columns, *_VERDICT))
+
+
+def evaluations(report: Report) -> pd.DataFrame:
+    """One row per verdict, in the order in which verdicts became final."""
+    columns = (*_TASK, "evaluation", "time", "candidate", "image", "judge", *_VERDICT)
+    rows = [
+        (
+            *_task(task),
+            number,
+            pd.Timestamp(verdict.time_s, unit="s", tz="UTC"),
+            verdict.result.candidate_id,
+            verdict.result.key.image_digest,
+            verdict.result.key.judge_version,
+            *_verdict(verdict),
+        )
+        for task in report.tasks
+        for number, verdict in enumerate(task.history.verdicts, start=1)
+    ]
+    return _frame(rows, columns)
+
+
+def queries(report: Report) -> pd.DataFrame:
+    """One row per model query."""
+    columns = (*_TASK, "query", "time", "role", "model", "state", "charged", "latency_s")
+    columns += ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "priced", "reserved")
+    rows = []
+    for task in report.tasks:
+        for q in task.history.queries:
+            usage = q.usage
+            time = pd.Timestamp(q.time_s, unit="s", tz="UTC")
+            paid = (
+                (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
+                + (usage.cost_usd, usage.priced)
+                if usage
+                else (None,) * 5
+            )
+            head = (q.query_id, time, q.role, q.model, q.state.value, q.charged, q.latency_s)
+            rows.append((*_task(task), *head, *paid, q.max_cost_usd))
+    return _frame(rows, columns)
+
+
+def declined(report: Report) -> pd.DataFrame:
+    """One row per decision that gave no candidate."""
+    rows = [
+        (*_task(task), d.operator, d.reason) for task in report.tasks for d in task.history.declined
+    ]
+    return _frame(rows, (*_TASK, "operator", "reason"))
+
+
+def trajectory(report: Report) -> pd.DataFrame:
+    """One row per evaluation that improved a task's best of a tier."""
+    columns = (*_TASK, "tier", "evaluation", "elapsed_s", "speedup", "candidate")
+    rows = [
+        (*_task(task), tier.value, s.evaluation, s.elapsed_s, s.speedup, s.candidate)
+        for task in report.tasks
+        for tier in Tier
+        for s in task.trajectory[tier]
+    ]
+    return _frame(rows, columns)
+
+
+def statuses(report: Report) -> pd.DataFrame:
+    """One row per task, one column per status, counts of verdicts."""
+    rows = [
+        (*_task(task), *(task.status_counts.get(status, 0) for status in EvalStatus))
+        for task in report.tasks
+    ]
+    return _frame(rows, (*_TASK, *(status.value for status in EvalStatus)))
+
+
+def _task(task: TaskReport) -> tuple[Any, ...]:
+    return (task.label, task.name, task.variant.value, task.device, task.simulated)
+
+
+def _proposal(proposal: Proposal) -> tuple[Any, ...]:
+    return (
+        proposal.candidate_id,
+        proposal.operator,
+        " ".join(proposal.parent_ids),
+        proposal.branch,
+        proposal.phase,
+        proposal.round,
+        proposal.note,
+    )
+
+
+def _verdict(verdict: Verdict | None) -> tuple[Any, ...]:
+    if verdict is None:
+        return (None,) * len(_VERDICT)
+    result: EvalResult = verdict.result
+    timing, correctness = result.timing, result.correctness
+    return (
+        result.status.value,
+        result.tier.value if result.tier else None,
+        timing.speedup if timing else None,
+        *(timing.ci95 if timing else (None, None)),
+        timing.candidate_ms if timing else None,
+        timing.reference_ms if timing else None,
+        correctness.relative_error if correctness else None,
+        correctness.limit if correctness else None,
+        result.lane_s,
+        result.isolation.level,
+        " ".join(result.tags),
+        result.message,
+    )
+
+
+def _frame(rows: list[tuple[Any, ...]], columns: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame.from_records(rows, columns=list(columns))

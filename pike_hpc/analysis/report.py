@@ -1,0 +1,212 @@
+"""What a set of runs comes to: frozen records, the same for table, JSON and page.
+
+Contract: `build` is pure and gives the same report for the same histories, whatever their
+order. Numbers that are not comparable never share a mean: a group is one variant on one
+device kind, and only admitted, really judged tasks make a headline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pike_hpc.analysis.history import RunHistory, TaskHistory, distinct, merge
+from pike_hpc.analysis.metrics import (
+    Best,
+    Cost,
+    Step,
+    baselines,
+    best_per_tier,
+    cost,
+    over_stock,
+    status_counts,
+    stock_speedup,
+    trajectory,
+)
+from pike_hpc.analysis.summary import TierSummary, summarise
+from pike_hpc.records import EvalStatus, Tier, Variant
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """A run that went into the report."""
+
+    run_id: str
+    path: str
+    created: str
+    tasks: int
+    evaluations: int
+    simulated: bool
+    states: tuple[str, ...]
+    config_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """One task on one device kind."""
+
+    label: str
+    """SUITE/ID, with the shape overrides that make it another problem."""
+    name: str
+    variant: Variant
+    device: str
+    simulated: bool
+    status_counts: Mapping[EvalStatus, int]
+    best: Mapping[Tier, Best | None]
+    baselines: Mapping[str, Best]
+    stock: Mapping[Tier, float | None]
+    """Speedup over eager of the best stock setting of the tier."""
+    over_stock: Mapping[Tier, float | None]
+    trajectory: Mapping[Tier, tuple[Step, ...]]
+    cost: Cost
+    history: TaskHistory
+
+    @property
+    def key(self) -> str:
+        """SUITE/ID."""
+        return self.history.task.key
+
+    @property
+    def headline(self) -> bool:
+        """True where its numbers may stand in a headline."""
+        return self.variant is Variant.ADMITTED and not self.simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Tasks whose speedups may be averaged: one variant, one device kind, real or simulated."""
+
+    variant: Variant
+    device: str
+    simulated: bool
+    tiers: Mapping[Tier, TierSummary]
+    tasks: tuple[TaskReport, ...]
+
+    @property
+    def headline(self) -> bool:
+        """True where its means may stand in a headline."""
+        return self.variant is Variant.ADMITTED and not self.simulated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that is shown, and the histories it was computed from."""
+
+    runs: tuple[RunLine, ...]
+    tasks: tuple[TaskReport, ...]
+    groups: tuple[Group, ...]
+    cost: Cost
+    notes: tuple[str, ...]
+    """Sentences a reader must know before comparing numbers."""
+
+    @property
+    def headline(self) -> Group | None:
+        """The headline group with the most tasks; the others stand beside it."""
+        groups = [g for g in self.groups if g.headline]
+        return max(groups, key=lambda g: len(g.tasks), default=None)
+
+
+def build(runs: Sequence[RunHistory]) -> Report:
+    """The report over one or several runs."""
+    runs = distinct(runs)
+    tasks = tuple(_task(history) for history in merge(runs))
+    groups = _groups(tasks)
+    return Report(
+        runs=tuple(_run_line(run) for run in runs),
+        tasks=tasks,
+        groups=groups,
+        cost=_total([t.cost for t in tasks]),
+        notes=tuple(_notes(tasks)),
+    )
+
+
+def _run_line(run: RunHistory) -> RunLine:
+    return RunLine(
+        run_id=run.run_id,
+        path=run.path,
+        created=run.created,
+        tasks=len(run.tasks),
+        evaluations=sum(len(t.verdicts) for t in run.tasks),
+        simulated=any(t.simulated for t in run.tasks),
+        states=tuple(dict.fromkeys(t.state for t in run.tasks if t.state)),
+        config_text=run.config_text,
+    )
+
+
+def _task(history: TaskHistory) -> TaskReport:
+    overrides = ", ".join(f"{k}={v}" for k, v in sorted(history.task.shape_overrides.items()))
+    return TaskReport(
+        label=f"{history.task.key} ({overrides})" if overrides else history.task.key,
+        name=history.task.name,
+        variant=history.task.variant,
+        device=history.device_kind,
+        simulated=history.simulated,
+        status_counts=status_counts(history),
+        best=best_per_tier(history),
+        baselines=baselines(history),
+        stock={tier: stock_speedup(history, tier) for tier in Tier},
+        over_stock={tier: over_stock(history, tier) for tier in Tier},
+        trajectory={tier: trajectory(history, tier) for tier in Tier},
+        cost=cost(history),
+        history=history,
+    )
+
+
+def _groups(tasks: Sequence[TaskReport]) -> tuple[Group, ...]:
+    members: dict[tuple[Variant, str, bool], list[TaskReport]] = {}
+    for task in tasks:
+        members.setdefault((task.variant, task.device, task.simulated), []).append(task)
+    return tuple(
+        Group(
+            variant=variant,
+            device=device,
+            simulated=simulated,
+            tiers={tier: _tier_summary(group, tier) for tier in Tier},
+            tasks=tuple(group),
+        )
+        for (variant, device, simulated), group in members.items()
+    )
+
+
+def _tier_summary(group: Sequence[TaskReport], tier: Tier) -> TierSummary:
+    labels = [t.label for t in group]
+    names = [
+        t.label if labels.count(t.label) == 1 else f"{t.label}@{t.history.task.digest[:8]}"
+        for t in group
+    ]
+    best = [t.best[tier] for t in group]
+    return summarise(
+        {name: b.speedup if b else None for name, b in zip(names, best, strict=True)},
+        {name: t.over_stock[tier] for name, t in zip(names, group, strict=True)},
+    )
+
+
+def _total(costs: Sequence[Cost]) -> Cost:
+    names = Cost.__dataclass_fields__
+    return Cost(**{name: sum(getattr(c, name) for c in costs) for name in names})
+
+
+def _notes(tasks: Sequence[TaskReport]) -> list[str]:
+    notes = []
+    if any(t.simulated for t in tasks):
+        notes.append(
+            "SIMULATED: verdicts were made up to walk through the program; no number is real."
+        )
+    if any(t.variant is Variant.LEGACY for t in tasks):
+        notes.append(
+            "LEGACY: PIKE's seeds, weights and acceptance rule; for comparison, never a headline."
+        )
+    for task in tasks:
+        keys = [v.result.key for v in task.history.verdicts]
+        judges, images = {k.judge_version for k in keys}, {k.image_digest for k in keys}
+        if len(judges) > 1 or len(images) > 1:
+            notes.append(
+                f"{task.label}: verdicts of {len(judges)} judge versions and {len(images)} images "
+                "stand in one row; each speedup is over eager in its own image."
+            )
+    labels = [(t.label, t.device, t.variant, t.simulated) for t in tasks]
+    for label in sorted({k[0] for k in labels if labels.count(k) > 1}):
+        notes.append(f"{label}: its source differs between runs; the rows are not comparable.")
+    return notes

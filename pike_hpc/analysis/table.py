@@ -1,0 +1,199 @@
+"""The end table: what a person reads in a terminal after a run.
+
+Contract: plain text of at most `width` cells a line; colour only when asked for; nothing
+hostile reaches the terminal. Knows no archive, no JSON, no page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pike_hpc.analysis.metrics import Best
+from pike_hpc.analysis.report import Group, Report, TaskReport
+from pike_hpc.analysis.summary import Mean
+from pike_hpc.analysis.text import (
+    cell_width,
+    dollars,
+    elide,
+    interval,
+    one_line,
+    operator_words,
+    seconds,
+    status_words,
+    times,
+)
+from pike_hpc.records import Tier, Variant
+
+NARROWEST = 72
+"""Below this many cells the columns lose their meaning; lines are then longer than asked."""
+
+_BOLD, _DIM, _GREEN, _RED, _OFF = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m", "\x1b[0m"
+
+_HEADINGS = ("Task", "Tier", "vs eager", "95 % interval", "vs stock", "What won", "Judged")
+_RIGHT = frozenset({2, 3, 4, 6})
+_FLEXIBLE = {0: 14, 5: 12, 7: 10}
+"""Columns that give way, and the least they keep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    cells: tuple[str, ...]
+    colour: str = ""
+
+
+def render_table(report: Report, width: int = 100, color: bool = False) -> str:
+    """The whole end table as text that ends in a newline. `width` in terminal cells."""
+    room = max(width, NARROWEST)
+    lines: list[str] = []
+    for group in report.groups:
+        lines += [*_banner(group, color), *_grid(_rows(group), room, color), ""]
+        lines += [*_mean_lines(group), ""]
+    if not report.tasks:
+        lines += ["No task has been opened in these archives yet.", ""]
+    lines += _wrap([_cost_line(report)], room)
+    footnotes = _wrap([*_FOOTNOTES, *(one_line(note) for note in report.notes)], room)
+    lines += [_paint(line, _DIM, color) for line in footnotes]
+    return "\n".join(lines) + "\n"
+
+
+_FOOTNOTES = (
+    "vs eager: request latency of the reference over the candidate's, torch's shipped flags.",
+    "vs stock: over the best stock setting of the same tier (compile modes, half); - if none ran.",
+    "Tier: precision by measured error (fp32, tf32, half); a stricter one counts in looser ones.",
+    "clamped: all tasks, a failure or slow-down counts as 1.00x; unclamped: tasks with a correct "
+    "candidate, as measured; [95 % interval over tasks].",
+    "~: the interval holds 1.00x, no gain is proven.  Judged: verdicts of all statuses.",
+)
+
+
+def _banner(group: Group, color: bool) -> list[str]:
+    title = f"Results on {one_line(group.device)}"
+    if group.simulated:
+        title = f"*** SIMULATED - made-up verdicts, nothing was measured ***  {title}"
+    if group.variant is Variant.LEGACY:
+        title = f"*** LEGACY variant - PIKE's own rules, never a headline ***  {title}"
+    return [_paint(title, _BOLD if group.headline else _RED, color)]
+
+
+def _rows(group: Group) -> list[_Row]:
+    return [row for task in group.tasks for row in _task_rows(task)]
+
+
+def _task_rows(task: TaskReport) -> list[_Row]:
+    mark = " SIMULATED" if task.simulated else ""
+    mark += " LEGACY" if task.variant is Variant.LEGACY else ""
+    title = one_line(f"{task.label} {task.name}{mark}")
+    counts = (str(task.cost.evaluations), status_words(task.status_counts))
+    rows: list[_Row] = []
+    for best in _winners(task):
+        stock = times(task.over_stock[best.tier])
+        low, high = best.ci95
+        unproven = "~" if low <= 1.0 <= high else ""
+        cells = (
+            title if not rows else "",
+            best.tier.value,
+            unproven + times(best.speedup),
+            interval(best.ci95),
+            stock,
+            operator_words(best.operator),
+            counts[0] if not rows else "",
+            counts[1] if not rows else "",
+        )
+        rows.append(_Row(cells=cells, colour=_GREEN if low > 1.0 else ""))
+    if not rows:
+        rows.append(_Row(cells=(title, "-", "-", "-", "-", "nothing correct yet", *counts)))
+    return rows
+
+
+def _winners(task: TaskReport) -> list[Best]:
+    """The strictest tier's best, then those of looser tiers that are faster still."""
+    winners: list[Best] = []
+    for tier in Tier:
+        best = task.best[tier]
+        if best and (not winners or best.speedup > winners[-1].speedup):
+            winners.append(best)
+    return winners
+
+
+def _mean_lines(group: Group) -> list[str]:
+    """One line a tier, aligned: both ways of averaging, and over stock."""
+    shown = [(tier, s) for tier, s in group.tiers.items() if s.clamped is not None]
+    rows = [("Geometric mean", "clamped", "unclamped", "vs stock")]
+    for tier, s in shown:
+        correct = f" of {s.tasks - len(s.without_correct)}/{s.tasks}"
+        stock = f" of {s.over_stock.tasks}/{s.tasks}" if s.over_stock else ""
+        rows.append(
+            (
+                f"  {tier.value}, {s.tasks} task{'s' * (s.tasks != 1)}",
+                _mean(s.clamped),
+                _mean(s.unclamped) + correct,
+                _mean(s.over_stock) + stock,
+            )
+        )
+    widths = [max(cell_width(row[i]) for row in rows) for i in range(4)]
+    return ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
+
+
+def _mean(mean: Mean | None) -> str:
+    if mean is None:
+        return "-"
+    return f"{times(mean.value)} [{interval(mean.ci95)}]" if mean.ci95 else times(mean.value)
+
+
+def _cost_line(report: Report) -> str:
+    cost = report.cost
+    held = f"{seconds(cost.gpu_s)} of GPU" if cost.gpu_s else f"{seconds(cost.lane_s)} of judging"
+    line = f"Spent: {cost.evaluations} evaluations, {held}, {cost.queries} model queries, "
+    line += f"{dollars(cost.cost_usd)}"
+    if cost.queries_unpriced:
+        line += f" ({cost.queries_unpriced} queries have no known price)"
+    if cost.at_risk_usd:
+        line += f", up to {dollars(cost.at_risk_usd)} more for queries without an answer"
+    return f"{line}."
+
+
+def _grid(rows: Sequence[_Row], room: int, color: bool) -> list[str]:
+    head = _Row(cells=(*_HEADINGS, "Verdicts"), colour=_BOLD)
+    widths = _widths([head, *rows], room)
+    return [_line(row, widths, color) for row in (head, *rows)]
+
+
+def _widths(rows: Sequence[_Row], room: int) -> list[int]:
+    """Natural widths; then the widest flexible column gives way until the line fits."""
+    widths = [max(cell_width(r.cells[i]) for r in rows) for i in range(len(rows[0].cells))]
+    gaps = 2 * (len(widths) - 1)
+    while sum(widths) + gaps > room:
+        giving = [i for i, least in _FLEXIBLE.items() if widths[i] > least]
+        if not giving:
+            break
+        widths[max(giving, key=lambda i: widths[i])] -= 1
+    return widths
+
+
+def _line(row: _Row, widths: Sequence[int], color: bool) -> str:
+    cells = []
+    for i, (cell, cells_wide) in enumerate(zip(row.cells, widths, strict=True)):
+        text = elide(cell, cells_wide)
+        pad = " " * (cells_wide - cell_width(text))
+        cells.append(pad + text if i in _RIGHT else text + pad)
+    return _paint("  ".join(cells).rstrip(), row.colour, color)
+
+
+def _paint(text: str, code: str, color: bool) -> str:
+    return f"{code}{text}{_OFF}" if color and code and text else text
+
+
+def _wrap(paragraphs: Sequence[str], room: int) -> list[str]:
+    """Paragraphs broken at blanks, following lines indented by two."""
+    lines: list[str] = []
+    for paragraph in paragraphs:
+        line = ""
+        for word in paragraph.split():
+            if line and cell_width(line) + 1 + cell_width(word) > room:
+                lines.append(line)
+                line = "  " + elide(word, room - 2)
+            else:
+                line = f"{line} {word}" if line else elide(word, room)
+        lines.append(line)
+    return lines
