@@ -1,0 +1,1 @@
+"""Where candidates come from: rules that rewrite source, and agents that ask a model."""

@@ -1,0 +1,25 @@
+"""Tasks: `spec` finds them (no torch), `load` makes them models and inputs (torch)."""
+
+from pike_hpc.tasks.spec import (
+    Suite,
+    apply_overrides,
+    effective_source,
+    find_task,
+    load_suite,
+    module_integers,
+    parse_range,
+    select,
+    suites,
+)
+
+__all__ = [
+    "Suite",
+    "apply_overrides",
+    "effective_source",
+    "find_task",
+    "load_suite",
+    "module_integers",
+    "parse_range",
+    "select",
+    "suites",
+]
