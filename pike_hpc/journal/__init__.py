@@ -1,0 +1,37 @@
+"""The record of a run: what happened in each task, in order, on disk before anyone acts on it.
+
+Append-only segments of checksummed JSON lines under RUN/journal. Imports records and, for its
+locks, filelock. Does not know what a search makes of the events.
+"""
+
+from pike_hpc.journal.disk import Disk, OsDisk, explain
+from pike_hpc.journal.history import (
+    History,
+    journal_digest,
+    read_history,
+    read_task,
+    task_slugs,
+    watermark,
+)
+from pike_hpc.journal.line import Stamped
+from pike_hpc.journal.lock import LockKind, WriterLock, choose_lock
+from pike_hpc.journal.segment import task_slug
+from pike_hpc.journal.task_journal import TaskJournal
+
+__all__ = [
+    "Disk",
+    "History",
+    "LockKind",
+    "OsDisk",
+    "Stamped",
+    "TaskJournal",
+    "WriterLock",
+    "choose_lock",
+    "explain",
+    "journal_digest",
+    "read_history",
+    "read_task",
+    "task_slug",
+    "task_slugs",
+    "watermark",
+]

@@ -1,0 +1,97 @@
+"""Who holds a lock: a small file beside it, for the message that a second comer gets.
+
+The record proves nothing by its presence. It proves that a holder is gone only when it names
+this very boot and PID namespace and the process has ended; anything less counts as alive.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from pike_hpc.records import CodecError, from_json, to_json
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+_START_FIELD = 19
+"""Index of starttime among the fields of /proc/PID/stat after the command (proc(5), field 22)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process that took a lock."""
+
+    writer: str
+    host: str
+    pid: int
+    start_ticks: int
+    """Clock ticks after boot at which the process began, to tell recycled PIDs apart."""
+    boot_id: str
+    pid_namespace: str
+    since: float
+    """Unix time."""
+
+    def describe(self) -> str:
+        """For a person: who and where."""
+        return f"{self.writer} (process {self.pid} on {self.host})"
+
+    def has_ended(self) -> bool:
+        """True only with proof: same boot, same PID namespace, and no such process."""
+        if not self.boot_id or self.boot_id != _boot_id() or self.pid_namespace != _pid_namespace():
+            return False
+        return _start_ticks(self.pid) != self.start_ticks
+
+
+def this_process(writer: str, since: float) -> Holder:
+    """The record of the calling process."""
+    pid = os.getpid()
+    return Holder(
+        writer=writer,
+        host=socket.gethostname(),
+        pid=pid,
+        start_ticks=_start_ticks(pid) or 0,
+        boot_id=_boot_id(),
+        pid_namespace=_pid_namespace(),
+        since=since,
+    )
+
+
+def write_holder(path: Path, holder: Holder) -> None:
+    """Put the record at path in one step. Only the lock's holder may call this."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(to_json(holder), encoding="utf-8")
+    new.replace(path)
+
+
+def read_holder(path: Path) -> Holder | None:
+    """The record at path, or None where there is none that can be read."""
+    try:
+        return from_json(Holder, path.read_bytes())
+    except (OSError, CodecError):
+        return None
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(_PID_NAMESPACE.readlink())
+    except OSError:
+        return ""
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    # A zombie holds no lock: its descriptors are closed.
+    return None if fields[0] in ("Z", "X") else int(fields[_START_FIELD])

@@ -1,0 +1,176 @@
+"""At most one writer: a lock that nobody can break under a living holder.
+
+Two kinds. `FLOCK` is the kernel's: a kill -9 releases it at once. It is chosen where a probe
+shows that it excludes and the mount does not keep it local to this node. `CLAIMS` (filelock's
+StrictSoftFileLock) works where links are atomic, survives its holder's death, and is then taken
+over only with proof that the holder ended on this very node; otherwise the message says how a
+person clears it. Never a lock that expires by age.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from filelock import BaseFileLock, SoftFileLockProtocolError, StrictSoftFileLock, UnixFileLock
+from filelock import Timeout as LockTimeout
+
+from pike_hpc.journal.disk import explain
+from pike_hpc.journal.holder import Holder, read_holder, this_process, write_holder
+from pike_hpc.records import TryAgainLater
+
+_MOUNT_TABLE = Path("/proc/self/mountinfo")
+
+
+class LockKind(enum.Enum):
+    """How exclusion is had."""
+
+    FLOCK = "flock"
+    CLAIMS = "claims"
+
+
+class WriterLock:
+    """A held lock. Made by `take`, given back by `release` or the end of a with block."""
+
+    def __init__(self, lock: BaseFileLock, sidecar: Path) -> None:
+        self._lock, self._sidecar = lock, sidecar
+
+    @classmethod
+    def take(
+        cls,
+        path: Path,
+        *,
+        writer: str,
+        clock: Callable[[], float],
+        kind: LockKind | None = None,
+        wait_s: float = 0.0,
+    ) -> WriterLock:
+        """The lock on path, its folder made where missing.
+
+        Waits at most wait_s. Without a kind, the file system at path decides. Raises
+        TryAgainLater naming the holder.
+        """
+        sidecar = path.with_name(path.name + ".holder")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _make(path, kind or choose_lock(path.parent, _MOUNT_TABLE.read_text()))
+            _acquire(lock, sidecar, wait_s)
+        except LockTimeout:
+            raise _held(path, read_holder(sidecar)) from None
+        except SoftFileLockProtocolError as error:
+            raise TryAgainLater(
+                f"the lock cannot be understood: {error.reason}",
+                where=str(path),
+                fix=f"when no controller of this run is alive: rm -r '{path}'*",
+            ) from None
+        except OSError as error:
+            raise explain(error, path, "take the lock") from None
+        try:
+            write_holder(sidecar, this_process(writer, clock()))
+        except OSError as error:
+            lock.release()
+            raise explain(error, sidecar, "name the lock's holder") from None
+        return cls(lock, sidecar)
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):
+                self._sidecar.unlink()
+            self._lock.release()
+
+    def __enter__(self) -> WriterLock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def choose_lock(folder: Path, mount_table: str) -> LockKind:
+    """FLOCK where it excludes on every node that mounts the folder, as far as can be known.
+
+    mount_table is the text of /proc/self/mountinfo. Raises OSError when folder takes no file.
+    """
+    if _is_node_local(folder.resolve(), mount_table) or not _flock_excludes(folder):
+        return LockKind.CLAIMS
+    return LockKind.FLOCK
+
+
+def _is_node_local(folder: Path, mount_table: str) -> bool:
+    """True where the mount answers flock on a shared file system without telling the server."""
+    best, fstype, options = "", "", frozenset[str]()
+    for line in mount_table.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kinds = left.split(), right.split()
+        if len(fields) < 6 or len(kinds) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
+        if len(point) >= len(best) and folder.is_relative_to(point):
+            best, fstype = point, kinds[0]
+            options = frozenset(fields[5].split(",") + kinds[2].split(","))
+    if fstype == "lustre":
+        return "flock" not in options
+    if fstype.startswith("nfs"):
+        return bool(options & {"nolock", "local_lock=flock", "local_lock=all"})
+    return False
+
+
+def _flock_excludes(folder: Path) -> bool:
+    """Whether a second descriptor is kept out while a first one holds the lock."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-") as first:
+        second = os.open(first.name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(first.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(second)
+    return False
+
+
+def _make(path: Path, kind: LockKind) -> BaseFileLock:
+    if kind is LockKind.FLOCK:
+        return UnixFileLock(str(path), fallback_to_soft=False, thread_local=False)
+    return StrictSoftFileLock(str(path), thread_local=False)
+
+
+def _acquire(lock: BaseFileLock, sidecar: Path, wait_s: float) -> None:
+    try:
+        lock.acquire(timeout=0)
+    except LockTimeout:
+        holder = read_holder(sidecar)
+        if isinstance(lock, StrictSoftFileLock) and holder is not None:
+            _clear_ended(lock, holder)
+        lock.acquire(timeout=wait_s)
+
+
+def _clear_ended(lock: StrictSoftFileLock, holder: Holder) -> None:
+    """Remove the claims of a holder that has provably ended, and no others."""
+    for claim in lock.claims:
+        if claim.pid == holder.pid and holder.has_ended():
+            with contextlib.suppress(FileNotFoundError):
+                lock.force_break(claim.name)
+
+
+def _held(path: Path, holder: Holder | None) -> TryAgainLater:
+    who = holder.describe() if holder else "a process that left no name"
+    return TryAgainLater(
+        f"locked by {who}",
+        where=str(path),
+        fix="wait for it to end, or stop it, then give the same command again",
+    )

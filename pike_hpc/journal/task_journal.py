@@ -1,0 +1,221 @@
+"""The writing side of a task's journal: one controller at a time, one segment per controller.
+
+Opening takes the task's controller lock, replays what counts, and starts the next epoch in a
+segment of its own, so that no two processes ever write one file. An event appended durably has
+been fsynced, and its segment's name with it, before `append` returns. Time is an argument.
+Knows nothing of what events mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from pike_hpc.journal.disk import Disk, OsDisk, explain, write_all
+from pike_hpc.journal.history import History, read_history
+from pike_hpc.journal.line import Stamped, to_line
+from pike_hpc.journal.lock import LockKind, WriterLock
+from pike_hpc.journal.segment import (
+    SegmentName,
+    checked_slug,
+    journal_folder,
+    list_segments,
+    writer_slug,
+)
+from pike_hpc.records import ControllerStarted, Event, TryAgainLater
+
+
+class TaskJournal:
+    """A task's journal opened for writing. Safe to share between threads of one process."""
+
+    def __init__(
+        self, *, name: SegmentName, path: Path, fd: int, lock: WriterLock, disk: Disk,
+        history: History, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._name, self._path, self._fd = name, path, fd
+        self._lock, self._disk, self._clock = lock, disk, clock
+        self._events = list(history.events)
+        self._torn = dict(history.torn)
+        self._first = len(self._events)
+        self._size = self._synced = 0
+        self._synced_events = self._first
+        self._state = "open"
+        self._mutex = threading.RLock()
+
+    @classmethod
+    def open(
+        cls,
+        run_dir: Path,
+        slug: str,
+        *,
+        writer: str,
+        seed: int,
+        clock: Callable[[], float],
+        disk: Disk | None = None,
+        lock_kind: LockKind | None = None,
+    ) -> TaskJournal:
+        """Take the task over and replay it.
+
+        writer names this controller for people, clock gives Unix time. Raises TryAgainLater
+        when another controller has the task or the disk is full, PikeError for a damaged
+        journal, UsageError for one of another version.
+        """
+        disk = disk or OsDisk()
+        path = journal_folder(run_dir) / "locks" / f"{checked_slug(slug)}.lock"
+        lock = WriterLock.take(path, writer=writer, clock=clock, kind=lock_kind)
+        try:
+            name, fd, history = _create_segment(run_dir, slug, writer, disk)
+        except BaseException:
+            lock.release()
+            raise
+        path = journal_folder(run_dir) / str(name)
+        journal = cls(
+            name=name, path=path, fd=fd, lock=lock, disk=disk, history=history, clock=clock
+        )
+        journal._start(writer, seed, history.counts)
+        return journal
+
+    @property
+    def events(self) -> tuple[Stamped, ...]:
+        """Every event that counts, oldest first, those appended here included."""
+        return tuple(self._events)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this controller started."""
+        return self._name.epoch
+
+    @property
+    def torn(self) -> Mapping[str, int]:
+        """Older segments that end in a torn line, with the bytes ignored: worth a log line."""
+        return dict(self._torn)
+
+    def append(self, event: Event, *, durable: bool = True) -> Stamped:
+        """Write an event; with durable, on stable storage before this returns.
+
+        Raises TryAgainLater when the disk takes no more: the event then does not count. After a
+        failed fsync the journal takes no further events; those not yet durable don't count.
+        """
+        with self._mutex:
+            self._require_open()
+            stamped = Stamped(
+                time=float(self._clock()),
+                epoch=self.epoch,
+                seq=len(self._events) - self._first,
+                event=event,
+            )
+            line = to_line(stamped)
+            try:
+                write_all(self._disk, self._fd, line, self._size)
+            except OSError as error:
+                self._cut(self._size)
+                raise explain(error, self._path, "append to the journal") from None
+            self._size += len(line)
+            self._events.append(stamped)
+            if durable:
+                self.sync()
+            return stamped
+
+    def sync(self) -> None:
+        """Make every event appended so far durable. Raises TryAgainLater as `append` does."""
+        with self._mutex:
+            self._require_open()
+            if self._synced == self._size:
+                return
+            try:
+                self._disk.sync(self._fd)
+            except OSError as error:
+                # The kernel may have dropped what it could not write: only synced bytes are sure.
+                self._state = "failed"
+                self._cut(self._synced)
+                del self._events[self._synced_events :]
+                raise explain(error, self._path, "make the journal durable") from None
+            self._synced, self._synced_events = self._size, len(self._events)
+
+    def close(self) -> None:
+        """Sync, close and let the next controller in; a second call does nothing."""
+        with self._mutex:
+            if self._state == "closed":
+                return
+            try:
+                if self._state == "open":
+                    self.sync()
+            finally:
+                self._leave()
+
+    def __enter__(self) -> TaskJournal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self, writer: str, seed: int, inherited: Mapping[str, int]) -> None:
+        started = ControllerStarted(epoch=self.epoch, writer=writer, inherited=inherited, seed=seed)
+        try:
+            self.append(started)
+            self._disk.sync_folder(self._path.parent)
+        except OSError as error:
+            self._leave()
+            raise explain(error, self._path.parent, "make the journal durable") from None
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        self._state = "closed"
+        try:
+            self._disk.close(self._fd)
+        except OSError as error:
+            raise explain(error, self._path, "close the journal") from None
+        finally:
+            self._lock.release()
+
+    def _cut(self, size: int) -> None:
+        """Drop what follows size, so that nothing half-written lies between two events."""
+        try:
+            self._disk.truncate(self._fd, size)
+        except OSError:
+            # The torn line stays the last one: readers ignore it, and nothing may follow it.
+            self._state = "failed"
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise TryAgainLater(
+                f"the journal is {self._state} and takes no more events",
+                where=str(self._path),
+                fix="give the same command again: it goes on from the last durable event",
+            )
+
+
+def _create_segment(
+    run_dir: Path, slug: str, writer: str, disk: Disk
+) -> tuple[SegmentName, int, History]:
+    """An empty segment of an epoch newer than any, and the history before it."""
+    folder = journal_folder(run_dir)
+    while True:
+        known = [name for name in list_segments(run_dir) if name.slug == slug]
+        epoch = known[-1].epoch + 1 if known else 1
+        name = SegmentName(epoch, writer_slug(writer), slug)
+        history = read_history(run_dir, slug)
+        try:
+            fd = disk.create(folder / str(name))
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise explain(error, folder, "create a journal segment") from None
+        # Creating a name makes network clients list the folder anew: a segment that the cached
+        # listing hid shows up now.
+        now = [other for other in list_segments(run_dir) if other.slug == slug]
+        if now == [*known, name]:
+            return name, fd, history
+        with contextlib.suppress(OSError):
+            disk.close(fd)
+            disk.unlink(folder / str(name))

@@ -1,0 +1,115 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pike_hpc.journal import LockKind, WriterLock, choose_lock
+from pike_hpc.journal.holder import read_holder
+from pike_hpc.records import TryAgainLater
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pike_hpc.journal import LockKind, WriterLock
+lock = WriterLock.take(Path(sys.argv[1]), writer="child", clock=time.time,
+                       kind=LockKind(sys.argv[2]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def take(path, kind, **options):
+    return WriterLock.take(path, writer="me", clock=lambda: 7.0, kind=kind, **options)
+
+
+@pytest.fixture(params=list(LockKind))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def child(tmp_path, kind):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "x.lock"), kind.value],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_living_holder_is_not_broken(tmp_path, kind, child):
+    for _ in range(3):
+        with pytest.raises(TryAgainLater, match=f"child \\(process {child.pid} on "):
+            take(tmp_path / "x.lock", kind)
+
+
+def test_a_living_holder_outlasts_the_wait(tmp_path, kind, child):
+    with pytest.raises(TryAgainLater, match="locked by child"):
+        take(tmp_path / "x.lock", kind, wait_s=0.2)
+
+
+def test_kill_9_lets_the_next_one_in(tmp_path, kind, child):
+    child.kill()
+    child.wait()
+    with take(tmp_path / "x.lock", kind), pytest.raises(TryAgainLater, match="me"):
+        take(tmp_path / "x.lock", kind)
+
+
+def test_release_lets_the_next_one_in(tmp_path, kind):
+    first = take(tmp_path / "x.lock", kind)
+    first.release()
+    first.release()
+    take(tmp_path / "x.lock", kind).release()
+
+
+def test_a_holder_elsewhere_is_never_taken_for_dead(tmp_path, child, kind):
+    sidecar = tmp_path / "x.lock.holder"
+    child.kill()
+    child.wait()
+    if kind is LockKind.FLOCK:
+        return
+    boot = read_holder(sidecar).boot_id
+    sidecar.write_text(sidecar.read_text().replace(boot, "another-boot"))
+    with pytest.raises(TryAgainLater, match="locked by child"):
+        take(tmp_path / "x.lock", kind)
+
+
+def test_claims_of_others_stay_when_the_sidecar_is_stale(tmp_path):
+    with take(tmp_path / "x.lock", LockKind.CLAIMS):
+        sidecar = tmp_path / "x.lock.holder"
+        text = sidecar.read_text()
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait()
+        sidecar.write_text(text.replace(f'"pid":{os.getpid()}', f'"pid":{dead.pid}'))
+        with pytest.raises(TryAgainLater):
+            take(tmp_path / "x.lock", LockKind.CLAIMS)
+
+
+def mount(fstype, options, point):
+    return f"30 1 0:1 / {point} rw,relatime shared:1 - {fstype} dev {options}\n"
+
+
+@pytest.mark.parametrize(
+    ("fstype", "options", "expected"),
+    [
+        ("ext4", "rw", LockKind.FLOCK),
+        ("nfs4", "rw,vers=4.2,local_lock=none", LockKind.FLOCK),
+        ("nfs", "rw,vers=3,nolock", LockKind.CLAIMS),
+        ("nfs", "rw,vers=3,local_lock=all", LockKind.CLAIMS),
+        ("lustre", "rw,flock,lazystatfs", LockKind.FLOCK),
+        ("lustre", "rw,localflock", LockKind.CLAIMS),
+        ("lustre", "rw", LockKind.CLAIMS),
+    ],
+)
+def test_the_mount_decides(tmp_path, fstype, options, expected):
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    point = str(folder).replace(" ", "\\040")
+    table = mount("ext4", "rw", "/") + mount(fstype, options, point) + "garbage\n"
+    assert choose_lock(folder, table) is expected
+    assert list(folder.iterdir()) == []
