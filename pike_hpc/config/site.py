@@ -1,0 +1,200 @@
+"""A site file: WHERE to run. Scheduler, paths, container and the shape of jobs; no experiment.
+
+Sites are found by name in the shipped folder `site_configs/`, completed or replaced by the
+user's own file of the same name, or given as a path to a .yaml file. Accounts are never shipped.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pike_hpc.config.layers import merge
+from pike_hpc.config.schema import AtLeast, Scalar, read
+from pike_hpc.config.versions import check_version
+from pike_hpc.config.workflow import Name
+from pike_hpc.config.yaml_source import MapNode, read_file
+from pike_hpc.records import UsageError
+
+Positive = Annotated[int, AtLeast(1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentifySpec:
+    """What tells a login node of this site from any other machine."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathsSpec:
+    """Folders of the site; $VARIABLES are filled in when a run is made."""
+
+    work: str
+    """Runs lie here, beside caches and images."""
+    keep: str | None = None
+    """Where a finished run is copied to."""
+    tmp: str = "/tmp"  # noqa: S108  # node-local scratch is what is meant; a site names its own
+    """Node-local: sockets and scratch. A socket's path may have 107 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """What separates candidates from the rest."""
+
+    engine: Literal[
+        "auto", "apptainer", "podman-hpc", "docker", "bubblewrap", "unshare", "none"
+    ] = "auto"
+    """auto: the strongest that really works on the worker's machine."""
+    image: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerJob:
+    """The job that judges: what one of it asks the scheduler for."""
+
+    gpus: Annotated[int, AtLeast(0)] = 0
+    gpu_model: str | None = None
+    cpus: Positive = 1
+    walltime_minutes: Positive = 60
+    qos: str | None = None
+    constraint: str | None = None
+    partition: str | None = None
+    gres: str | None = None
+    extra: Mapping[str, Scalar] = field(default_factory=dict)
+    """Further sbatch options, such as {mem-per-cpu: 18400M}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentJob:
+    """Where searches are driven from: array jobs, this shell, or scrontab."""
+
+    where: Literal["array", "shell", "scrontab"] = "shell"
+    cpus: Positive = 1
+    walltime_minutes: Positive = 1440
+    qos: str | None = None
+    constraint: str | None = None
+    partition: str | None = None
+    tasks_per_job: Positive = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One place to run at."""
+
+    schema_version: int
+    name: Name
+    scheduler: Literal["slurm", "local"]
+    paths: PathsSpec
+    identify: IdentifySpec = IdentifySpec()
+    account: str | None = None
+    container: ContainerSpec = ContainerSpec()
+    worker_job: WorkerJob = WorkerJob()
+    agent: AgentJob = AgentJob()
+    setup: tuple[str, ...] = ()
+    """Shell lines run at the start of every job."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Dotted key to where its value is documented, or 'unverified'."""
+    key_files: Mapping[str, str] = field(default_factory=dict)
+    """Name of a key's variable to a file of mode 0600; only in the user's own site file."""
+
+    @property
+    def runs_dir(self) -> Path:
+        """Folder that holds the run folders."""
+        return Path(self.paths.work)
+
+
+def shipped_sites_dir() -> Path:
+    """The folder site_configs/ beside the package; PIKE_SITES_DIR names another."""
+    return Path(__file__).resolve().parent.parent.parent / "site_configs"
+
+
+def site_names(sites_dir: Path, user_dir: Path | None) -> tuple[str, ...]:
+    """Every site that can be named, shipped or the user's own."""
+    folders = [sites_dir] + ([user_dir / "sites"] if user_dir else [])
+    names = {p.stem for folder in folders for p in folder.glob("*.yaml")}
+    return tuple(sorted(names - {"template"}))
+
+
+def load_site(name: str, *, sites_dir: Path, user_dir: Path | None = None) -> Site:
+    """The site of that name, or in that .yaml file, $VARIABLES as written. Raises UsageError."""
+    return read_site(site_node(name, sites_dir=sites_dir, user_dir=user_dir), {})
+
+
+def site_node(name: str, *, sites_dir: Path, user_dir: Path | None) -> MapNode:
+    """The merged nodes of a site: shipped file, then the user's."""
+    if name.endswith((".yaml", ".yml")):
+        node = read_file(Path(name))
+        check_version(node, "site")
+        return node
+    shipped = sites_dir / f"{name}.yaml"
+    own = user_dir / "sites" / f"{name}.yaml" if user_dir else None
+    known = site_names(sites_dir, user_dir)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise UsageError(
+            f"no site {name!r}",
+            where=str(sites_dir),
+            valid=", ".join(known) or "none found; PIKE_SITES_DIR names their folder",
+            fix=f"did you mean {near[0]!r}?" if near else "copy site_configs/template.yaml",
+        )
+    nodes = []
+    if shipped.is_file():
+        nodes.append(read_file(shipped))
+        check_version(nodes[0], "site")
+        _refuse_secrets(nodes[0])
+    if own is not None and own.is_file():
+        nodes.append(read_file(own))
+        check_version(nodes[-1], "site", required=len(nodes) == 1)
+    node = nodes[0]
+    for over in nodes[1:]:
+        node = merge(node, over)
+    return node
+
+
+def read_site(node: MapNode, sources: dict[str, str]) -> Site:
+    """The site in merged nodes; adds to `sources` where each key came from."""
+    check_version(node, "site")
+    own: dict[str, str] = {}
+    site = read(Site, node, own)
+    engine = site.container.engine
+    if engine in ("apptainer", "podman-hpc", "docker") and site.container.image is None:
+        raise UsageError(
+            f"container.image is required with engine {engine}", where=own["container.engine"]
+        )
+    if site.scheduler == "local" and site.agent.where != "shell":
+        raise UsageError(
+            f"agent.where: {site.agent.where} needs scheduler slurm", where=own["agent.where"]
+        )
+    for key in site.sources:
+        if not any(path == key or path.startswith(f"{key}.") for path in own):
+            near = difflib.get_close_matches(key, own, n=1)
+            raise UsageError(
+                f"sources: no key {key!r} in a site",
+                where=own[f"sources.{key}"],
+                fix=f"did you mean {near[0]!r}?" if near else None,
+            )
+    sources.update({k: v for k, v in own.items() if k not in ("schema_version", "name")})
+    return site
+
+
+def recognise_site(environ: Mapping[str, str], *, sites_dir: Path) -> str | None:
+    """Name of the shipped site whose login node this is; None elsewhere."""
+    for name in site_names(sites_dir, None):
+        wanted = load_site(name, sites_dir=sites_dir).identify.env
+        if wanted and all(environ.get(k) == v for k, v in wanted.items()):
+            return name
+    return None
+
+
+def _refuse_secrets(node: MapNode) -> None:
+    if "key_files" in node.items:
+        raise UsageError(
+            "key_files belongs to your own site file, not to a shipped one",
+            where=node.key_where["key_files"],
+            fix="move it to $XDG_CONFIG_HOME/pike-hpc/sites/<site>.yaml",
+        )
