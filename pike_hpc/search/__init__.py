@@ -1,0 +1,46 @@
+"""How to search: pure decisions from the replay of a journal. Imports records only."""
+
+from pike_hpc.search.actions import Action, AskModel, Finish, ProposeByRule
+from pike_hpc.search.budget import (
+    Limits,
+    may_evaluate,
+    may_query,
+    why_no_evaluation,
+    why_no_query,
+)
+from pike_hpc.search.history import tried
+from pike_hpc.search.registry import STRATEGIES, make_strategy
+from pike_hpc.search.strategy import Setup, Strategy
+from pike_hpc.search.view import (
+    NodeState,
+    Outcome,
+    Query,
+    QueryState,
+    Spent,
+    TaskView,
+    replay,
+)
+
+__all__ = [
+    "STRATEGIES",
+    "Action",
+    "AskModel",
+    "Finish",
+    "Limits",
+    "NodeState",
+    "Outcome",
+    "ProposeByRule",
+    "Query",
+    "QueryState",
+    "Setup",
+    "Spent",
+    "Strategy",
+    "TaskView",
+    "make_strategy",
+    "may_evaluate",
+    "may_query",
+    "replay",
+    "tried",
+    "why_no_evaluation",
+    "why_no_query",
+]

@@ -1,0 +1,75 @@
+"""Budget: what a task may still spend, exactly.
+
+Contract: pure functions of a view and its limits. Queries in flight, lost or unanswered count,
+as do evaluations in flight; whoever asks here before each step and reserves what it asked for
+never ends above a limit. Knows nothing of prices: the caller brings the ceiling of the next step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pike_hpc.records import UsageError
+from pike_hpc.search.view import TaskView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one task may use. 0 means no limit."""
+
+    queries: int = 0
+    evaluations: int = 0
+    max_usd: float = 0.0
+    max_gpu_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("queries", "evaluations", "max_usd", "max_gpu_s"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise UsageError(
+                    f"a budget of {value} makes no sense",
+                    where=f"budget: {name}",
+                    valid="0 (no limit) or more",
+                )
+
+
+def why_no_query(view: TaskView, limits: Limits, reserved_usd: float = 0.0) -> str | None:
+    """Why one more query of at most `reserved_usd` dollars may not be sent; None: it may."""
+    spent = view.spent
+    if limits.queries and spent.queries >= limits.queries:
+        return f"All {limits.queries} model queries are used (budget.queries_per_task)."
+    usd = spent.usd + spent.reserved_usd
+    if limits.max_usd and (usd >= limits.max_usd or usd + reserved_usd > limits.max_usd):
+        return (
+            f"${usd:.2f} of ${limits.max_usd:.2f} are spent or reserved and the next query may "
+            f"cost ${reserved_usd:.2f} (budget.max_usd)."
+        )
+    return None
+
+
+def why_no_evaluation(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.0) -> str | None:
+    """Why one more evaluation of at most `reserved_gpu_s` may not be requested; None: it may.
+
+    Those in flight are taken to need `reserved_gpu_s` each as well. With 0 the GPU budget only
+    stops new requests once it is used up, so what is in flight then may exceed it.
+    """
+    spent = view.spent
+    if limits.evaluations and spent.evaluations >= limits.evaluations:
+        return f"All {limits.evaluations} evaluations are used (budget.evaluations_per_task)."
+    held = spent.lane_s + reserved_gpu_s * len(view.unjudged)
+    if limits.max_gpu_s and (held >= limits.max_gpu_s or held + reserved_gpu_s > limits.max_gpu_s):
+        return (
+            f"{held:.0f} s of {limits.max_gpu_s:.0f} s of device time are used or reserved "
+            f"(budget.max_gpu_hours)."
+        )
+    return None
+
+
+def may_query(view: TaskView, limits: Limits, reserved_usd: float = 0.0) -> bool:
+    """Whether one more query of at most `reserved_usd` dollars fits."""
+    return why_no_query(view, limits, reserved_usd) is None
+
+
+def may_evaluate(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.0) -> bool:
+    """Whether one more evaluation fits; see `why_no_evaluation`."""
+    return why_no_evaluation(view, limits, reserved_gpu_s) is None

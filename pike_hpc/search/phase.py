@@ -1,0 +1,155 @@
+"""One phase of PIKE-B: branches that each try one program and repair it while it fails.
+
+Contract: `step` says which queries to send now and whether the phase has ended. The room (the
+queries the phase may use) goes to its decisions in one order: first programs by branch, then the
+first repairs by branch, and so on. A query is sent at once where it fits even if every earlier
+decision still needs one, never where it can't fit, and waits in between. So which decisions get
+a query does not depend on which answer or verdict arrived first. Knows no ideas and no parents.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from pike_hpc.records import EvalStatus
+from pike_hpc.search.budget import Limits, why_no_evaluation
+from pike_hpc.search.view import NodeState, TaskView
+
+
+def node_of(phase: int, branch: int, round_: int) -> str:
+    """The node of a branch's program in a repair round; round 0 is its first."""
+    return f"p{phase}/b{branch}/r{round_}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A query that is ready."""
+
+    branch: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What a phase wants now."""
+
+    asks: tuple[Ask, ...]
+    ended: bool
+    """Every branch has a correct program, no rounds left, or no room for another query."""
+
+
+class _Turn(enum.Enum):
+    """What one decision of a branch means for the branch."""
+
+    NEEDED = enum.auto()
+    UNDER_WAY = enum.auto()
+    FAILED = enum.auto()
+    ENDED = enum.auto()
+
+
+@dataclass(slots=True)
+class _Allotment:
+    """Gives out the room in order; `least` and `most` bound the queries of what came before."""
+
+    room: float
+    least: int = 0
+    most: int = 0
+    running: bool = False
+    asks: list[Ask] = field(default_factory=list)
+    unsure: set[int] = field(default_factory=set)
+    """Branches of which it isn't known yet whether they come to their next round."""
+
+    def visit(self, branch: int, round_: int, turn: _Turn) -> bool:
+        """Account for one decision; whether the branch may come to its next round."""
+        if turn is not _Turn.NEEDED:
+            self.least, self.most = self.least + 1, self.most + 1
+            if turn is _Turn.UNDER_WAY:
+                self.running = True
+                self.unsure.add(branch)
+            return turn is not _Turn.ENDED
+        if self.least >= self.room:
+            return False
+        if self.most < self.room:
+            self.asks.append(Ask(branch=branch, round=round_))
+            self.least += 1
+        self.most += 1
+        self.unsure.add(branch)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """The branches of one phase."""
+
+    index: int
+    branches: int
+    fix_attempts: int
+
+    def nodes(self) -> list[str]:
+        """Every decision of the phase in the order in which the room is given out."""
+        rounds, branches = range(self.fix_attempts + 1), range(self.branches)
+        return [node_of(self.index, b, r) for r in rounds for b in branches]
+
+    def room(self, view: TaskView, limits: Limits) -> float:
+        """Queries the phase may use, from what was used outside it: infinite without limits.
+
+        An answer can bring a program to judge, so the evaluations left bound it as well.
+        """
+        own = set(self.nodes())
+        outside = sum(q.charged for q in view.queries.values() if q.reserved.node not in own)
+        earlier = {o.candidate_id for n, o in view.outcomes.items() if n not in own}
+        evaluations = len(earlier & set(view.requested.values()))
+        rooms = [
+            limits.queries - outside if limits.queries else math.inf,
+            limits.evaluations - evaluations if limits.evaluations else math.inf,
+        ]
+        return min(rooms)
+
+    def step(self, view: TaskView, limits: Limits) -> Step:
+        """What to ask now, and whether the phase has ended."""
+        walk = _Allotment(room=self.room(view, limits) - self._wasted(view))
+        unjudgeable = why_no_evaluation(view, limits) is not None
+        live = list(range(self.branches))
+        for round_ in range(self.fix_attempts + 1):
+            going_on = []
+            for branch in live:
+                if branch in walk.unsure:
+                    walk.most += 1
+                    going_on.append(branch)
+                    continue
+                turn = self._turn(view, node_of(self.index, branch, round_), unjudgeable)
+                if walk.visit(branch, round_, turn):
+                    going_on.append(branch)
+            live = going_on
+        # The bounds above can't foresee that a later decision is lost and paid twice.
+        left = limits.queries - view.spent.queries if limits.queries else len(walk.asks)
+        asks = tuple(walk.asks[: max(0, left)])
+        return Step(asks=asks, ended=not (asks or walk.running))
+
+    def _wasted(self, view: TaskView) -> int:
+        """Charged queries of this phase that brought nothing: the lost ones, mostly."""
+        wasted = 0
+        for node in self.nodes():
+            useful = 0 if view.state(node) is NodeState.UNDECIDED else 1
+            wasted += max(0, view.charged(node) - useful)
+        return wasted
+
+    @staticmethod
+    def _turn(view: TaskView, node: str, unjudgeable: bool) -> _Turn:
+        """What has become of one decision."""
+        state = view.state(node)
+        if state is NodeState.UNDECIDED:
+            return _Turn.NEEDED
+        if state is NodeState.DECLINED:
+            return _Turn.FAILED
+        if state is NodeState.JUDGED:
+            result = view.result(node)
+            assert result is not None
+            over = result.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR)
+            return _Turn.ENDED if over else _Turn.FAILED
+        if state is NodeState.PROPOSED and unjudgeable:
+            waiting = view.outcomes[node].candidate_id in view.unjudged.values()
+            return _Turn.UNDER_WAY if waiting else _Turn.ENDED
+        return _Turn.UNDER_WAY

@@ -1,0 +1,310 @@
+"""TaskView: what is known about one task, and nothing but the replay of its journal.
+
+Contract: feeding the same events in the same order gives the same view, one by one or at once;
+an event that repeats what is known changes nothing. Knows no clock, no file, no budget and no
+strategy: those read the view. Verdicts of another task or device kind are ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pike_hpc.records import (
+    Brainstormed,
+    ControllerStarted,
+    Declined,
+    EvalResult,
+    EvalStatus,
+    Evaluated,
+    Event,
+    Finished,
+    Paused,
+    Proposal,
+    Proposed,
+    QueryAnswered,
+    QueryFailed,
+    QueryLost,
+    QueryReserved,
+    Requested,
+    Task,
+    TaskOpened,
+    Tier,
+)
+
+
+class QueryState(enum.StrEnum):
+    """Where a model query stands."""
+
+    RESERVED = "reserved"
+    """Sent, or about to be: from here on it may have been paid."""
+    ANSWERED = "answered"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One model query as the journal tells it."""
+
+    reserved: QueryReserved
+    state: QueryState = QueryState.RESERVED
+    answer: QueryAnswered | None = None
+    charged: bool = True
+    """Counts against the budget: everything but a failure that the provider did not charge."""
+
+    @property
+    def usd(self) -> float:
+        """Its cost: measured once answered, the ceiling while unknown, 0 when not charged."""
+        if not self.charged:
+            return 0.0
+        if self.answer is not None:
+            return self.answer.usage.cost_usd
+        return self.reserved.max_cost_usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a decision came to: exactly one of the three is set."""
+
+    candidate_id: str | None = None
+    declined: str | None = None
+    """The reason why there is no candidate."""
+    ideas: tuple[str, ...] | None = None
+
+
+class NodeState(enum.StrEnum):
+    """Where a decision stands."""
+
+    UNDECIDED = "undecided"
+    """Never taken, or every query for it failed or was lost: to be taken (again)."""
+    ASKED = "asked"
+    """A query is in flight."""
+    ANSWERED = "answered"
+    """The answer is journalled and nothing has been made of it yet."""
+    BRAINSTORMED = "brainstormed"
+    DECLINED = "declined"
+    PROPOSED = "proposed"
+    """A candidate exists; its verdict does not."""
+    JUDGED = "judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What the task has used so far."""
+
+    queries: int = 0
+    """Every query charged, those in flight and lost included."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    usd: float = 0.0
+    """Dollars of settled queries; lost ones at their ceiling, for nobody knows better."""
+    reserved_usd: float = 0.0
+    """Ceiling of the queries in flight."""
+    evaluations: int = 0
+    """Requests put into the mailbox, those in flight included."""
+    lane_s: float = 0.0
+    """Seconds that lanes (on CUDA: GPUs) were held."""
+
+
+@dataclass(slots=True)
+class TaskView:
+    """One task's search as its journal tells it. Only `apply` changes it."""
+
+    task: Task | None = None
+    device_kind: str | None = None
+    seed: int = 0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """By node, in the order of the journal."""
+    proposals: dict[str, Proposal] = field(default_factory=dict)
+    """By node."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """By candidate id."""
+    results: dict[str, EvalResult] = field(default_factory=dict)
+    """By candidate id. A JUDGE_ERROR gives way to a later verdict; nothing else does."""
+    queries: dict[str, Query] = field(default_factory=dict)
+    """By query id, in the order of the journal."""
+    queries_of: dict[str, list[str]] = field(default_factory=dict)
+    """Query ids by node."""
+    requested: dict[str, str] = field(default_factory=dict)
+    """Request id to candidate id."""
+    unjudged: dict[str, str] = field(default_factory=dict)
+    """Those of `requested` whose verdict is still to come."""
+    lane_s: float = 0.0
+    """Seconds that lanes were held, verdicts that gave way included."""
+    finished: str | None = None
+    """Why the search is over."""
+    paused: str | None = None
+    """Why the last controller stopped early; None while one is at work."""
+
+    def apply(self, event: Event) -> None:
+        """Take one more event of the journal into account."""
+        match event:
+            case ControllerStarted():
+                self.seed, self.paused = event.seed, None
+            case TaskOpened():
+                self.task, self.device_kind = event.task, event.device_kind
+            case QueryReserved():
+                self._reserve(event)
+            case QueryAnswered():
+                self._settle(event.query_id, QueryState.ANSWERED, answer=event)
+            case QueryFailed():
+                self._settle(event.query_id, QueryState.FAILED, charged=event.charged)
+            case QueryLost():
+                self._settle(event.query_id, QueryState.LOST)
+            case Brainstormed():
+                self.outcomes.setdefault(event.node, Outcome(ideas=event.ideas))
+            case Declined():
+                self.outcomes.setdefault(event.node, Outcome(declined=event.reason))
+            case Proposed():
+                self._propose(event)
+            case Requested():
+                self._request(event)
+            case Evaluated():
+                self._judge(event.result)
+            case Paused():
+                self.paused = event.reason
+            case Finished():
+                self.finished = event.reason
+
+    def _reserve(self, event: QueryReserved) -> None:
+        if event.query_id not in self.queries:
+            self.queries[event.query_id] = Query(reserved=event)
+            self.queries_of.setdefault(event.node, []).append(event.query_id)
+
+    def _settle(
+        self,
+        query_id: str,
+        state: QueryState,
+        *,
+        answer: QueryAnswered | None = None,
+        charged: bool = True,
+    ) -> None:
+        query = self.queries.get(query_id)
+        if query is not None and query.state is QueryState.RESERVED:
+            self.queries[query_id] = Query(
+                reserved=query.reserved, state=state, answer=answer, charged=charged
+            )
+
+    def _propose(self, event: Proposed) -> None:
+        if event.node in self.outcomes:
+            return
+        candidate_id = event.proposal.candidate_id
+        self.outcomes[event.node] = Outcome(candidate_id=candidate_id)
+        self.proposals[event.node] = event.proposal
+        if event.source:
+            self.sources.setdefault(candidate_id, event.source)
+
+    def _request(self, event: Requested) -> None:
+        self.requested[event.request_id] = event.candidate_id
+        known = self.results.get(event.candidate_id)
+        if known is None or known.status is EvalStatus.JUDGE_ERROR:
+            self.unjudged[event.request_id] = event.candidate_id
+
+    def _judge(self, result: EvalResult) -> None:
+        if self.task is None or result.key.task_digest != self.task.digest:
+            return
+        if result.key.device_kind != self.device_kind:
+            return
+        self.unjudged.pop(result.request_id, None)
+        known = self.results.get(result.candidate_id)
+        if known is None or (known.status is EvalStatus.JUDGE_ERROR and known != result):
+            self.results[result.candidate_id] = result
+            self.lane_s += result.lane_s
+
+    def state(self, node: str) -> NodeState:
+        """Where this decision stands."""
+        outcome = self.outcomes.get(node)
+        if outcome is None:
+            states = {self.queries[i].state for i in self.queries_of.get(node, ())}
+            if QueryState.ANSWERED in states:
+                return NodeState.ANSWERED
+            return NodeState.ASKED if QueryState.RESERVED in states else NodeState.UNDECIDED
+        if outcome.ideas is not None:
+            return NodeState.BRAINSTORMED
+        if outcome.candidate_id is None:
+            return NodeState.DECLINED
+        judged = outcome.candidate_id in self.results
+        waiting = outcome.candidate_id in self.unjudged.values()
+        return NodeState.JUDGED if judged and not waiting else NodeState.PROPOSED
+
+    def result(self, node: str) -> EvalResult | None:
+        """The verdict on the candidate that this decision made, if there is one."""
+        outcome = self.outcomes.get(node)
+        if outcome is None or outcome.candidate_id is None:
+            return None
+        return self.results.get(outcome.candidate_id)
+
+    def charged(self, node: str) -> int:
+        """Queries charged for this decision: more than one where earlier ones were lost."""
+        return sum(self.queries[i].charged for i in self.queries_of.get(node, ()))
+
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        """Ids of queries sent and not settled. A new controller journals each as lost."""
+        return tuple(i for i, q in self.queries.items() if q.state is QueryState.RESERVED)
+
+    @property
+    def unparsed(self) -> tuple[Query, ...]:
+        """Answers of which nothing was made yet: parse them, for they are paid."""
+        return tuple(
+            q
+            for q in self.queries.values()
+            if q.state is QueryState.ANSWERED and q.reserved.node not in self.outcomes
+        )
+
+    @property
+    def unrequested(self) -> tuple[str, ...]:
+        """Candidates proposed, not judged and not yet in the mailbox, oldest first."""
+        known = set(self.requested.values()) | set(self.results)
+        wanted = (o.candidate_id for o in self.outcomes.values() if o.candidate_id is not None)
+        return tuple(dict.fromkeys(c for c in wanted if c not in known))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way that could change this view by itself."""
+        return not (self.in_flight or self.unparsed or self.unjudged)
+
+    @property
+    def spent(self) -> Spent:
+        """What the task has used so far."""
+        queries = self.queries.values()
+        usages = [q.answer.usage for q in queries if q.answer is not None]
+        settled = [q.usd for q in queries if q.state is not QueryState.RESERVED]
+        reserved = [q.usd for q in queries if q.state is QueryState.RESERVED]
+        return Spent(
+            queries=sum(q.charged for q in queries),
+            input_tokens=sum(u.input_tokens for u in usages),
+            output_tokens=sum(u.output_tokens for u in usages),
+            usd=sum(settled, 0.0),
+            reserved_usd=sum(reserved, 0.0),
+            evaluations=len(self.requested),
+            lane_s=self.lane_s,
+        )
+
+    def ranked(self, tier: Tier, candidates: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Candidates that passed at `tier` or stricter, fastest first, ties by id."""
+        chosen = self.results if candidates is None else candidates
+        timed = [
+            (-result.timing.speedup, candidate_id)
+            for candidate_id in chosen
+            if (result := self.results.get(candidate_id)) is not None
+            and result.timing is not None
+            and result.tier is not None
+            and result.tier.rank <= tier.rank
+        ]
+        return tuple(candidate_id for _, candidate_id in sorted(timed))
+
+    def best(self, tier: Tier) -> EvalResult | None:
+        """The fastest result at `tier` or stricter."""
+        ranked = self.ranked(tier)
+        return self.results[ranked[0]] if ranked else None
+
+
+def replay(events: Iterable[Event]) -> TaskView:
+    """The view after these events."""
+    view = TaskView()
+    for event in events:
+        view.apply(event)
+    return view
