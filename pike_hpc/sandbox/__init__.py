@@ -2,10 +2,15 @@
 
 from pike_hpc.sandbox.choose import available, choose, python_trial
 from pike_hpc.sandbox.command import command
+from pike_hpc.sandbox.guard import protect_memory
 from pike_hpc.sandbox.host import HostFacts, give_scratch, look, python_prefixes
+from pike_hpc.sandbox.levels import ATTACKS, LEVELS, level, meets
+from pike_hpc.sandbox.probe import measure
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec, environment, home
 
 __all__ = [
+    "ATTACKS",
+    "LEVELS",
     "SCRATCH",
     "Engine",
     "HostFacts",
@@ -16,7 +21,11 @@ __all__ = [
     "environment",
     "give_scratch",
     "home",
+    "level",
     "look",
+    "measure",
+    "meets",
+    "protect_memory",
     "python_prefixes",
     "python_trial",
 ]

@@ -1,0 +1,236 @@
+# ruff: noqa: PTH108, PTH109, PTH123, PTH208 - runs inside with as little of Python as possible
+"""The program that attacks from inside a sandbox: run as `python -I -S attack.py TARGETS`.
+
+Contract: standard library only, imports nothing of the project. Tries what `sandbox.probe` has
+laid out and nothing else, within bounds that hurt nobody (8 processes, 64 MB, one listener of
+the prober's on this machine). Prints one JSON object: attack to true where it **succeeded**.
+What can be seen from outside is not reported here. It does not know what the sandbox is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+MEBIBYTE = 1 << 20
+MOST_MB = 64
+MOST_PROCESSES = 8
+HOLD_S = 0.5
+"""How long children stay, so that all of them exist at the same time."""
+
+_NEWNS_NEWUSER = 0x00020000 | 0x10000000
+_REMOUNT_BIND = 0x20 | 0x1000
+
+Targets = dict[str, Any]
+
+
+def main() -> None:
+    """Try everything; an attack that cannot even be tried has not succeeded."""
+    targets = json.loads(sys.argv[1])
+    attacks: dict[str, Callable[[Targets], bool]] = {
+        "judge_memory": lambda t: _opens_memory(t["guarded_pid"]),
+        "process_memory": lambda t: _opens_memory(t["plain_pid"]),
+        "process_environment": lambda t: _find_in_proc(t, "environ"),
+        "process_view": lambda t: _find_in_proc(t, "cmdline"),
+        "signal": _signal,
+        "read_secret": lambda t: _reads(t["secret"], t["nonce"]),
+        "read_home": lambda t: any(name in t["home_names"] for name in os.listdir(t["home"])),
+        "shared_memory": lambda t: _reads(t["shared_memory"], t["nonce"]),
+        "write": _write_everywhere,
+        "open_for_writing": lambda t: any(_opens(path) for path in t["files"]),
+        "network": _connect_tcp,
+        "abstract_socket": _connect_abstract,
+        "network_interfaces": lambda _: any(name != "lo" for _, name in socket.if_nameindex()),
+        "show_uid": lambda t: _create(t["shared"], t["nonce"]),
+        "capabilities": lambda _: int(_own_status("CapEff"), 16) != 0,
+        "gain_privileges": lambda _: _own_status("NoNewPrivs") != "1",
+        "scratch": _fill_scratch,
+        "processes": _fork,
+        "memory_of_one": lambda t: t["memory_mb"] == 0 or _takes(t["memory_mb"] + 8),
+        "memory_together": _take_together,
+        "memory_in_files": _fill_memory_files,
+        "remount": _remount,
+    }
+    succeeded = {}
+    for name, attack in attacks.items():
+        try:
+            succeeded[name] = attack(targets)
+        except (OSError, MemoryError):
+            succeeded[name] = False
+    print(json.dumps(succeeded), flush=True)  # noqa: T201 - the report
+
+
+def _opens_memory(pid: int) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        if b"victim.py" not in file.read():
+            return False  # Another process of that number, in a PID namespace of our own.
+    with open(f"/proc/{pid}/mem", "rb+"):
+        return True
+
+
+def _find_in_proc(targets: Targets, name: str) -> bool:
+    nonce = targets["nonce"].encode()
+    for pid in os.listdir("/proc"):
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                text = file.read()
+        except OSError:
+            continue
+        # Our own targets, and those of the wrappers around us, contain the nonce as well.
+        if nonce in text and b"attack.py" not in text:
+            return True
+    return False
+
+
+def _signal(targets: Targets) -> bool:
+    pid = targets["signal_pid"]
+    if pid not in (1, os.getpid(), os.getppid()):
+        os.kill(pid, signal.SIGUSR1)
+    return False
+
+
+def _reads(path: str, nonce: str) -> bool:
+    with open(path, encoding="utf-8") as file:
+        return nonce in file.read()
+
+
+def _opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _create(folder: str, name: str) -> bool:
+    try:
+        os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except OSError:
+        return False
+    return True
+
+
+def _write_everywhere(targets: Targets) -> bool:
+    # The prober looks for the files; what is created on a file system of ours does not count.
+    for folder in targets["folders"]:
+        _create(folder, targets["nonce"])
+    return False
+
+
+def _remount(targets: Targets) -> bool:
+    """Become the owner of a user namespace and try to make a read-only bind writable."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEWNS_NEWUSER) != 0:
+        return False
+    for folder in targets["read_only"]:
+        libc.mount(None, folder.encode(), None, ctypes.c_ulong(_REMOUNT_BIND), None)
+        libc.umount2(folder.encode(), 2)
+        _create(folder, targets["nonce"])
+    return False
+
+
+def _connect_tcp(targets: Targets) -> bool:
+    with socket.create_connection(("127.0.0.1", targets["tcp_port"]), timeout=2):
+        return False
+
+
+def _connect_abstract(targets: Targets) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(2)
+        client.connect("\0" + targets["abstract_name"])
+    return False
+
+
+def _own_status(key: str) -> str:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return next(line.split()[1] for line in file if line.startswith(f"{key}:"))
+
+
+def _fill_scratch(targets: Targets) -> bool:
+    """Write twice the limit, in files that each keep it, to every place that is ours."""
+    limit_mb = targets["scratch_mb"]
+    for folder in (os.getcwd(), "/tmp", "/dev/shm", "/var/tmp"):  # noqa: S108
+        written, names = 0, []
+        try:
+            for number in range(min(2 * limit_mb, MOST_MB // 4)):
+                names.append(f"{folder}/{targets['nonce']}-{number}")
+                with open(names[-1], "wb", buffering=0) as file:
+                    written += file.write(b"x" * MEBIBYTE)
+        except OSError:
+            pass
+        for name in names:
+            if os.path.lexists(name):
+                os.unlink(name)
+        if written > limit_mb * MEBIBYTE:
+            return True
+    return False
+
+
+def _fork(_: Targets) -> bool:
+    children = list(_children(MOST_PROCESSES, lambda: time.sleep(HOLD_S)))
+    for child in children:
+        os.waitpid(child, 0)
+    return len(children) == MOST_PROCESSES
+
+
+def _take_together(targets: Targets) -> bool:
+    """Two processes within their own limit, beyond it together."""
+    if targets["memory_mb"] == 0:
+        return True
+
+    share_mb = targets["memory_mb"] * 5 // 8
+    children = list(_children(2, lambda: _takes(share_mb, HOLD_S)))
+    ends = [os.waitpid(child, 0)[1] for child in children]
+    return len(ends) < 2 or not any(ends)
+
+
+def _children(count: int, work: Callable[[], object]) -> Iterator[int]:
+    for _ in range(count):
+        try:
+            child = os.fork()
+        except OSError:
+            return
+        if child == 0:
+            status = 1
+            try:
+                work()
+                status = 0
+            finally:
+                os._exit(status)
+        yield child
+
+
+def _takes(size_mb: int, hold_s: float = 0.0) -> bool:
+    """Whether that much memory can be had; raises MemoryError."""
+    block = bytearray(min(size_mb, MOST_MB) * MEBIBYTE)
+    block[::4096] = b"x" * len(block[::4096])
+    time.sleep(hold_s)
+    return True
+
+
+def _fill_memory_files(targets: Targets) -> bool:
+    """Anonymous files are memory that no limit of a process counts."""
+    if targets["memory_mb"] == 0:
+        return True
+    files: list[int] = []
+    try:
+        for _ in range(targets["memory_mb"] + 8):
+            files.append(os.memfd_create("attack"))
+            os.write(files[-1], b"x" * MEBIBYTE)
+    finally:
+        for file in files:
+            os.close(file)
+    return True
+
+
+if __name__ == "__main__":
+    main()
