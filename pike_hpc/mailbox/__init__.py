@@ -1,0 +1,22 @@
+"""The queue between agents and workers: requests in, results out, nothing lost, none twice."""
+
+from pike_hpc.mailbox.file_mailbox import FileMailbox
+from pike_hpc.mailbox.liveness import alive_here, host_name, start_token
+from pike_hpc.mailbox.memory_mailbox import MemoryMailbox
+from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
+from pike_hpc.mailbox.protocol import Liveness, Mailbox
+
+__all__ = [
+    "MAX_ATTEMPTS",
+    "Claim",
+    "FileMailbox",
+    "Liveness",
+    "Mailbox",
+    "MemoryMailbox",
+    "QueueCounts",
+    "SeenWorker",
+    "WorkerBeat",
+    "alive_here",
+    "host_name",
+    "start_token",
+]

@@ -1,0 +1,179 @@
+"""The few operations on files that a mailbox is made of, each one step that a kill may end at.
+
+Errors have three meanings here: `Gone` (it isn't there, or NFS says ESTALE: the same thing
+seen from another client), TryAgainLater (disk full, input/output error), UsageError (not
+allowed). FileExistsError and IsADirectoryError pass: their callers decide by them.
+Tests pass a subclass that dies at the n-th step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pike_hpc.records import PikeError, TryAgainLater, UsageError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_TRANSIENT = {errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE}
+_TRANSIENT |= {errno.EINTR, errno.ENOLCK, errno.ENOMEM, errno.EHOSTDOWN, errno.ENOTCONN}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_RENAME_NOREPLACE = 1
+_AT_FDCWD = -100
+
+
+class Gone(Exception):
+    """The file is not there (any more), or this client's handle on it is stale."""
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Give an OSError its meaning for a mailbox."""
+    try:
+        yield
+    except OSError as error:
+        raise _meaning(error, path) from error
+
+
+def _meaning(error: OSError, path: Path) -> BaseException:
+    code, text, where = error.errno, error.strerror, repr(str(path))
+    if code in (errno.ENOENT, errno.ESTALE):
+        return Gone(str(path))
+    if code in _FULL:
+        return TryAgainLater(
+            f"no space left for the mailbox ({text})",
+            where=where,
+            fix="free space or quota there; workers and agents go on by themselves",
+        )
+    if code in _TRANSIENT:
+        return TryAgainLater(f"the mailbox's file system does not answer ({text})", where=where)
+    if code in _REFUSED:
+        return UsageError(
+            f"the mailbox may not be used ({text})",
+            where=where,
+            fix="make the run folder writable for this user, or choose another with --run",
+        )
+    return error
+
+
+@contextmanager
+def _folder_stands(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Gone:
+        raise PikeError(
+            "the mailbox is gone: its folder was removed while it was in use",
+            where=repr(str(folder)),
+            fix="submit the run again; its journal is not part of the mailbox",
+        ) from None
+
+
+class Files:
+    """The operations. Stateless."""
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Create `path` with `data` on disk. A file that could not be completed is removed."""
+        with _folder_stands(path.parent), explained(path):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                try:
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(fd, view) :]
+                    self.sync_file(fd)
+                finally:
+                    # NFS reports a full quota as late as here.
+                    os.close(fd)
+            except OSError:
+                with suppress(OSError):
+                    path.unlink()
+                raise
+
+    def sync_file(self, fd: int) -> None:
+        """The bytes of an open file reach the disk."""
+        os.fsync(fd)
+
+    def sync(self, folder: Path) -> None:
+        """The names in `folder` reach the disk."""
+        with explained(folder):
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                # Some FUSE file systems can't sync a folder; they order names by themselves.
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                    raise
+            finally:
+                os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomically, replacing a file at `target`."""
+        with explained(source):
+            source.rename(target)
+
+    def rename_new(self, source: Path, target: Path) -> None:
+        """Atomically; FileExistsError when `target` exists, OSError where unsupported."""
+        with explained(source):
+            call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+            if call is None:
+                raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+            old, new = os.fsencode(source), os.fsencode(target)
+            if call(_AT_FDCWD, old, _AT_FDCWD, new, _RENAME_NOREPLACE) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), str(target))
+
+    def link(self, source: Path, target: Path) -> None:
+        """A second name; FileExistsError when `target` exists."""
+        with explained(source):
+            os.link(source, target)
+
+    def links(self, path: Path) -> int:
+        """How many names the file has."""
+        with explained(path):
+            return path.stat().st_nlink
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file's name. IsADirectoryError for a folder."""
+        with explained(path):
+            path.unlink()
+
+    def mkdir(self, path: Path) -> None:
+        """Make one folder; FileExistsError when it exists."""
+        with explained(path):
+            path.mkdir()
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty folder."""
+        with explained(path):
+            path.rmdir()
+
+    def read(self, path: Path) -> bytes:
+        """All bytes. IsADirectoryError for a folder."""
+        with explained(path):
+            return path.read_bytes()
+
+    def exists(self, path: Path) -> bool:
+        """Whether the name is there, as far as this client can see."""
+        return os.path.lexists(path)
+
+    def names(self, folder: Path) -> list[str]:
+        """Sorted names, without hidden ones: NFS leaves `.nfsXXXX` for unlinked open files."""
+        with _folder_stands(folder), explained(folder):
+            return sorted(n for n in os.listdir(folder) if not n.startswith("."))  # noqa: PTH208
+
+    def modified_s(self, path: Path) -> float:
+        """Time of last change in Unix seconds of the file server."""
+        with explained(path):
+            return path.stat().st_mtime
+
+    def server_now_s(self, probe: Path) -> float:
+        """The file server's own time, read off a file touched now; ours when that fails."""
+        try:
+            probe.touch()
+            return probe.stat().st_mtime
+        except OSError:
+            return time.time()

@@ -1,0 +1,101 @@
+"""Locks that no one can break under a live holder, chosen by what the file system really does.
+
+A mailbox never depends on them: the rename of a message decides who has it. A lock spares
+contention, so waiting for one is bounded and ends in going on without it. The kind is written
+into the FORMAT file, because two kinds on one path exclude nothing.
+
+- `flock`: filelock's UnixFileLock, never its silent fall-back to a breakable marker. The kernel
+  releases it when the holder is killed. Local disks, GPFS, Lustre mounted with `flock`.
+- `claims`: filelock's StrictSoftFileLock, for NFS and for Lustre without `flock`. It outlives a
+  killed holder; then everyone waits the bound and goes on.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import BaseFileLock, StrictSoftFileLock, Timeout, UnixFileLock
+
+from pike_hpc.mailbox.files import Gone, explained
+
+MOUNTS = Path("/proc/self/mountinfo")
+_NOT_COHERENT = re.compile(r"nfs|cifs|smb|9p|fuse|dvs|afs|ceph")
+"""File systems on which flock may exclude on one host only, or was seen to overlap."""
+
+
+def _flock(path: Path) -> BaseFileLock:
+    return UnixFileLock(path, fallback_to_soft=False, poll_interval=0.005)
+
+
+def _claims(path: Path) -> BaseFileLock:
+    return StrictSoftFileLock(path, poll_interval=0.02)
+
+
+LOCKS: Mapping[str, Callable[[Path], BaseFileLock]] = {"flock": _flock, "claims": _claims}
+
+
+@contextmanager
+def held(kind: str, path: Path, wait_s: float) -> Iterator[bool]:
+    """Hold the lock; True when it is held, False when it could not be had within `wait_s`."""
+    lock = LOCKS[kind](path)
+    try:
+        with explained(path):
+            lock.acquire(timeout=wait_s)
+    except (Timeout, Gone, NotImplementedError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def choose_lock(folder: Path, nonce: str, mounts: Path = MOUNTS) -> str:
+    """`flock` where the file system is coherent and a second holder is really refused."""
+    if _coherent(folder, mounts) and _excludes("flock", folder / f"probe-{nonce}"):
+        return "flock"
+    return "claims"
+
+
+def _excludes(kind: str, path: Path) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            with held(kind, path, 0) as first, held(kind, path, 0) as second:
+                return first and not second
+        except (OSError, Warning):
+            return False
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _coherent(folder: Path, mounts: Path) -> bool:
+    kind, options = _mount_of(folder.resolve(), mounts)
+    if kind == "lustre":
+        return "flock" in options
+    return _NOT_COHERENT.search(kind) is None
+
+
+def _mount_of(folder: Path, mounts: Path) -> tuple[str, frozenset[str]]:
+    """File system type and options of the deepest mount above `folder`; ("", {}) if unknown."""
+    best, answer = -1, ("", frozenset[str]())
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return answer
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields, tail = left.split(" "), right.split(" ")
+        if len(fields) < 6 or len(tail) < 3:
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4]))
+        depth = len(point.parts)
+        # Later lines are mounted over earlier ones at the same point.
+        if depth >= best and folder.is_relative_to(point):
+            options = frozenset(fields[5].split(",") + tail[2].split(","))
+            best, answer = depth, (tail[0], options)
+    return answer

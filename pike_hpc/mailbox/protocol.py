@@ -1,0 +1,91 @@
+"""The door between agents and workers: at-least-once judging, exactly-once commit.
+
+`FileMailbox` and `MemoryMailbox` pass the same conformance suite. Any method may raise
+TryAgainLater (disk full, file system not answering); nothing is lost then and the same call
+may be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from pike_hpc.mailbox.message import Claim, QueueCounts, SeenWorker, WorkerBeat
+from pike_hpc.records import EvalRequest, EvalResult
+
+Liveness = Callable[[WorkerBeat], bool | None]
+"""True: certainly alive, False: certainly dead, None: can't tell from here."""
+
+
+class Mailbox(Protocol):
+    """Requests in, results out."""
+
+    def put(self, request: EvalRequest) -> bool:
+        """File a request durably. False when it is new, claimed or done already."""
+        ...
+
+    def claim(
+        self, worker_id: str, device_kinds: frozenset[str], limit: int = 1
+    ) -> tuple[Claim, ...]:
+        """The oldest requests for one of `device_kinds`, at most `limit`, for this worker only."""
+        ...
+
+    def judging(self, claim: Claim) -> bool:
+        """Mark that judging starts: from here a death counts. False when the claim is lost."""
+        ...
+
+    def commit(self, claim: Claim, result: EvalResult) -> bool:
+        """File the result and drop the claim.
+
+        False when another attempt's result stands or the request was discarded; the caller's
+        result is then worth nothing. Raises ValueError for the result of another request.
+        """
+        ...
+
+    def release(self, claim: Claim) -> None:
+        """Give the request back without counting an attempt. Does nothing for a lost claim."""
+        ...
+
+    def results(self, request_ids: Collection[str]) -> dict[str, EvalResult]:
+        """Those of the results asked for that exist, dead letters (WORKER_LOST) included."""
+        ...
+
+    def discard(self, request_ids: Collection[str]) -> None:
+        """Forget requests whose results are journalled: result, stray copies and claims."""
+        ...
+
+    def beat(self, beat: WorkerBeat) -> None:
+        """Replace this worker's sign of life."""
+        ...
+
+    def workers(self) -> tuple[SeenWorker, ...]:
+        """Every worker that beats and has not retired, by id."""
+        ...
+
+    def retire(self, worker_id: str) -> None:
+        """Take this worker's sign of life away: it left by plan."""
+        ...
+
+    def requeue_lost(self, *, stale_s: float, is_alive: Liveness) -> int:
+        """Return the claims of dead workers to the queue; how many were moved.
+
+        A worker is dead at once when `is_alive` says False, else when its counter stood still
+        for `stale_s` on the caller's own monotonic clock. Claims without a beat age likewise.
+        """
+        ...
+
+    def counts(self) -> QueueCounts:
+        """What lies where now."""
+        ...
+
+    def close(self) -> None:
+        """The run is finished: workers leave."""
+        ...
+
+    def reopen(self) -> None:
+        """The run goes on."""
+        ...
+
+    def closed(self) -> bool:
+        """Whether workers shall leave."""
+        ...

@@ -1,0 +1,262 @@
+"""The moves that a mailbox in a folder is made of. Each is atomic, or safe to repeat.
+
+Shared by `FileMailbox` (the verbs) and `Janitor` (recovery); knows no policy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from pike_hpc.mailbox.commit import COMMITS, read_committed, remove_committed
+from pike_hpc.mailbox.envelope import seal, unseal
+from pike_hpc.mailbox.files import Files, Gone
+from pike_hpc.mailbox.format import open_format
+from pike_hpc.mailbox.layout import Hold, Ticket, request_name, result_name, slug
+from pike_hpc.mailbox.locks import held
+from pike_hpc.mailbox.message import WorkerBeat
+from pike_hpc.records import CodecError, EvalRequest, EvalResult, from_json, to_json
+
+R = TypeVar("R")
+
+_LOCK_WAIT_S = 2.0
+"""Longer than any batch scan; a holder beyond it is stopped or dead, and we go on without."""
+
+
+class Store:
+    """The folder `root`, opened or made."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        files: Files,
+        wall_ns: Callable[[], int],
+        commit: str | None,
+        lock: str | None,
+    ) -> None:
+        self.root, self.files = root, files
+        self._wall_ns = wall_ns
+        self._session = secrets.token_hex(6)
+        self._numbers = itertools.count()
+        self._ordering = threading.Lock()
+        self._last_sequence = 0
+        form = open_format(root, files, self._unique(), commit=commit, lock=lock)
+        self._commit, self._lock = COMMITS[form.commit], form.lock
+
+    # names of this process's own
+
+    def _unique(self) -> str:
+        return f"{os.getpid()}-{self._session}-{next(self._numbers)}"
+
+    def tmp_path(self) -> Path:
+        """A name in tmp/ that nobody else uses."""
+        return self.root / "tmp" / self._unique()
+
+    def holder(self, worker_id: str) -> str:
+        """A worker of this process, in file names: never that of an earlier one of its id."""
+        return f"{slug(worker_id)}~{self._session}"
+
+    def new_ticket(self, request: EvalRequest, attempt: int = 1) -> Ticket:
+        """The next place at the end of the queue."""
+        with self._ordering:
+            self._last_sequence = max(self._last_sequence + 1, self._wall_ns())
+            sequence = self._last_sequence
+        return Ticket(
+            sequence=sequence,
+            device=slug(request.device_kind),
+            request_id=request.request_id,
+            attempt=attempt,
+        )
+
+    @contextmanager
+    def locked(self, name: str, wait_s: float = _LOCK_WAIT_S) -> Iterator[bool]:
+        """Hold a lock of the mailbox; False when it was not to be had in time."""
+        with held(self._lock, self.root / "locks" / name, wait_s) as mine:
+            yield mine
+
+    # requests
+
+    def new_names(self) -> list[str]:
+        """File names of waiting requests, oldest first."""
+        return self.files.names(self.root / "new")
+
+    def cur_names(self) -> list[str]:
+        """File names of claimed requests."""
+        return self.files.names(self.root / "cur")
+
+    def write_tmp(self, data: bytes) -> Path:
+        """A complete file in tmp/, on disk."""
+        path = self.tmp_path()
+        self.files.write_new(path, data)
+        return path
+
+    def enqueue(self, source: Path, ticket: Ticket) -> None:
+        """Give a complete request file its place in the queue. Raises Gone."""
+        self.files.rename(source, self.root / "new" / ticket.name)
+        self.files.sync(self.root / "new")
+
+    def take(self, hold: Hold) -> bool:
+        """Claim the request of `hold` for its holder; False when another was faster."""
+        source, target = self.root / "new" / hold.ticket.name, self.root / "cur" / hold.name
+        try:
+            self.files.rename(source, target)
+        except Gone:
+            # NFS may say so after having done it; the name that only we use decides.
+            return self.files.exists(target)
+        return True
+
+    def read_request(self, hold: Hold) -> EvalRequest:
+        """The claimed request. Raises Gone, or CodecError for anything but that request."""
+        request = _unsealed(EvalRequest, self.files.read, self.root / "cur" / hold.name)
+        found = (request.request_id, slug(request.device_kind))
+        if found != (hold.ticket.request_id, hold.ticket.device):
+            raise CodecError("it holds another request than its name says")
+        return request
+
+    def mark_judging(self, hold: Hold) -> bool:
+        """Move a hold to its judging state; False when it is lost."""
+        before, after = hold.as_judging(False), hold.as_judging(True)
+        try:
+            self.files.rename(self.root / "cur" / before.name, self.root / "cur" / after.name)
+        except Gone:
+            return self.has_hold(after)
+        return True
+
+    def has_hold(self, hold: Hold) -> bool:
+        """Whether this very name is in cur/."""
+        return self.files.exists(self.root / "cur" / hold.name)
+
+    def put_back(self, hold: Hold, ticket: Ticket) -> bool:
+        """Return a held request to the queue; False when the hold was lost."""
+        try:
+            self.files.rename(self.root / "cur" / hold.name, self.root / "new" / ticket.name)
+        except Gone:
+            return False
+        return True
+
+    def settle(self, hold: Hold) -> None:
+        """Drop a hold whose request has a result; the request is kept until discarded."""
+        kept = self.root / "done" / request_name(hold.ticket.request_id)
+        with suppress(Gone):
+            self.files.rename(self.root / "cur" / hold.name, kept)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether the request is waiting, claimed or done: one listing each, in that order.
+
+        A request moving forward meanwhile is met in the later folder.
+        """
+        if any(f".{request_id}." in name for name in self.new_names()):
+            return True
+        if any(f".{request_id}." in name for name in self.cur_names()):
+            return True
+        return any(name.startswith(request_id) for name in self.done_names())
+
+    # results
+
+    def done_names(self) -> list[str]:
+        """File names of results, and of the requests kept beside them."""
+        return self.files.names(self.root / "done")
+
+    def has_result(self, request_id: str) -> bool:
+        """Whether a result stands."""
+        return self.files.exists(self.root / "done" / result_name(request_id))
+
+    def file_result(self, result: EvalResult) -> bool:
+        """Commit; False when another result stands."""
+        tmp = self.write_tmp(seal(result))
+        won = self._commit(self.files, tmp, self.root / "done" / result_name(result.request_id))
+        self.files.sync(self.root / "done")
+        return won
+
+    def read_result(self, request_id: str) -> EvalResult:
+        """The result that stands. Raises Gone, or CodecError for anything but that result."""
+        path = self.root / "done" / result_name(request_id)
+        result = _unsealed(EvalResult, lambda p: read_committed(self.files, p), path)
+        if result.request_id != request_id:
+            raise CodecError("it holds another result than its name says")
+        return result
+
+    def judge_again(self, request_id: str) -> None:
+        """Queue the request kept beside a result that is no longer there."""
+        kept = self.root / "done" / request_name(request_id)
+        with suppress(Gone):
+            try:
+                request = _unsealed(EvalRequest, self.files.read, kept)
+            except CodecError as error:
+                self.move_aside(kept, f"not a readable request: {error}")
+                return
+            self.enqueue(kept, self.new_ticket(request))
+
+    def forget_result(self, request_id: str) -> None:
+        """Remove a result and the request kept beside it."""
+        with suppress(Gone):
+            self.files.unlink(self.root / "done" / request_name(request_id))
+        with suppress(Gone):
+            path = self.root / "done" / result_name(request_id)
+            remove_committed(self.files, path, self.tmp_path())
+
+    # the dead
+
+    def move_aside(self, path: Path, reason: str) -> None:
+        """Out of the way, into dead/, with the reason beside it for a person."""
+        target = self.root / "dead" / f"{path.name[:120]}.{self._unique()}"
+        with suppress(Gone):
+            self.files.rename(path, target)
+            self._write_reason(target, reason)
+
+    def bury(self, hold: Hold, reason: str) -> None:
+        """Leave a copy of a dead request in dead/ for people and settle it."""
+        target = self.root / "dead" / hold.ticket.name
+        with suppress(Gone):
+            copy = self.write_tmp(self.files.read(self.root / "cur" / hold.name))
+            self.files.rename(copy, target)
+            self._write_reason(target, reason)
+        self.settle(hold)
+
+    def _write_reason(self, target: Path, reason: str) -> None:
+        tmp = self.write_tmp((reason + "\n").encode("utf-8", "replace"))
+        self.files.rename(tmp, target.with_name(target.name + ".reason"))
+
+    # workers
+
+    def write_beat(self, beat: WorkerBeat) -> None:
+        """Replace a sign of life."""
+        tmp = self.write_tmp(to_json(beat).encode("utf-8", "surrogatepass"))
+        self.files.rename(tmp, self._beat_path(self.holder(beat.worker_id)))
+
+    def beats(self) -> dict[str, WorkerBeat]:
+        """Holder to its last readable beat."""
+        beats = {}
+        for name in self.files.names(self.root / "workers"):
+            with suppress(Gone, CodecError, OSError, UnicodeError):
+                data = self.files.read(self.root / "workers" / name)
+                beats[name.removesuffix(".json")] = from_json(WorkerBeat, data)
+        return beats
+
+    def beat_age_s(self, holder: str) -> float:
+        """Seconds since a worker's last beat by the file server's clock. Raises Gone."""
+        probe = self.root / "tmp" / f"now-{self._session}"
+        now_s = self.files.server_now_s(probe)
+        return max(0.0, now_s - self.files.modified_s(self._beat_path(holder)))
+
+    def remove_beat(self, holder: str) -> None:
+        """Take a sign of life away."""
+        with suppress(Gone):
+            self.files.unlink(self._beat_path(holder))
+
+    def _beat_path(self, holder: str) -> Path:
+        return self.root / "workers" / f"{holder}.json"
+
+
+def _unsealed(kind: type[R], read: Callable[[Path], bytes], path: Path) -> R:
+    try:
+        return unseal(kind, read(path))
+    except (OSError, UnicodeError) as error:
+        raise CodecError(str(error)) from None
