@@ -247,7 +247,7 @@ def test_a_full_disk_while_appending_is_told_and_nothing_half_written_counts(tmp
     with open_journal(tmp_path, disk=disk) as journal:
         journal.append(idea(1))
         with pytest.raises(TryAgainLater, match="No space left"):
-            journal.append(idea(2))
+            journal.append(Brainstormed(node="n2", ideas=("long " * 1000,)))
         assert nodes(journal.events) == ["n1"]
         journal.append(idea(3))
         assert nodes(read_task(tmp_path, "s_1")) == ["n1", "n3"]
