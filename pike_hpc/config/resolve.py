@@ -92,8 +92,7 @@ def work_of(workflow: Workflow) -> dict[str, Any]:
     for key in ("name", "workers"):
         del whole[key]
     for model in whole["models"].values():
-        if model is not None:
-            del model["key_env"]
+        del model["key_env"]
     return whole
 
 

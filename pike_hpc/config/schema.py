@@ -63,6 +63,13 @@ class NotHere:
     words: Mapping[str, str]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keys:
+    """The only keys that a mapping may have."""
+
+    valid: tuple[str, ...]
+
+
 def read(cls: type[C], node: MapNode, sources: dict[str, str], prefix: str = "") -> C:
     """The `cls` written in `node`; adds dotted key -> place to `sources`. Raises UsageError."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -114,7 +121,7 @@ def _value(kind: Any, node: Node, path: str, sources: dict[str, str]) -> Any:
 def _limited(kind: Any, node: Node, path: str, sources: dict[str, str]) -> Any:
     base, *limits = typing.get_args(kind)
     for limit in limits:
-        _check_word(limit, node, path)
+        _check_written(limit, node, path)
     value = _value(base, node, path, sources)
     for limit in limits:
         _check_limit(limit, value, path, node.where)
@@ -215,13 +222,17 @@ def _choice(text: str, valid: tuple[str, ...], path: str, where: str) -> str:
     )
 
 
-def _check_word(limit: object, node: Node, path: str) -> None:
+def _check_written(limit: object, node: Node, path: str) -> None:
     if isinstance(limit, NotHere) and isinstance(node, ScalarNode) and node.text in limit.words:
         raise UsageError(
             f"{path}: {node.text!r} is not in this version",
             where=node.where,
             fix=limit.words[node.text],
         )
+    if isinstance(limit, Keys) and isinstance(node, MapNode):
+        for key in node.items:
+            if key not in limit.valid:
+                raise unknown_key(key, f"{path}.", limit.valid, node.key_where[key])
 
 
 def _check_limit(limit: object, value: Any, path: str, where: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pike_hpc.config.schema import DEFAULT, AtLeast, NotHere, Scalar, Shaped, read
+from pike_hpc.config.schema import DEFAULT, AtLeast, Keys, NotHere, Scalar, Shaped, read
 from pike_hpc.config.versions import check_version
 from pike_hpc.config.yaml_source import MapNode, read_file
 from pike_hpc.records import Tier, UsageError, Variant
@@ -29,6 +29,8 @@ Name = Annotated[
 ]
 Count = Annotated[int, AtLeast(0)]
 Amount = Annotated[float, AtLeast(0)]
+
+ROLES = ("optimise", "brainstorm", "fix")
 
 PAID_HOSTS = ("api.openai.com", "generativelanguage.googleapis.com", "openrouter.ai")
 """Hosts known to charge; a base_url elsewhere is taken for a server of one's own."""
@@ -101,20 +103,6 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelsSpec:
-    """Models by role; a role without one of its own is played by `optimise`."""
-
-    optimise: ModelSpec | None = None
-    brainstorm: ModelSpec | None = None
-    fix: ModelSpec | None = None
-
-    def for_role(self, role: str) -> ModelSpec | None:
-        """The model that plays `role`; None where no model is configured."""
-        own = {"brainstorm": self.brainstorm, "fix": self.fix}.get(role)
-        return own or self.optimise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateSpec:
     """How candidates are judged."""
 
@@ -150,14 +138,19 @@ class Workflow:
     tasks: TasksSpec
     search: SearchSpec = SearchSpec()
     budget: BudgetSpec = BudgetSpec()
-    models: ModelsSpec = ModelsSpec()
+    models: Annotated[Mapping[str, ModelSpec], Keys(ROLES)] = field(default_factory=dict)
+    """By role; a role without a model of its own is played by optimise's."""
     evaluate: EvaluateSpec = EvaluateSpec()
     workers: WorkersSpec = WorkersSpec()
 
     @property
     def asks_models(self) -> bool:
         """Whether the search will ask a model at all."""
-        return self.search.strategy != "rules" and self.models.optimise is not None
+        return self.search.strategy != "rules" and "optimise" in self.models
+
+    def model_for(self, role: str) -> ModelSpec | None:
+        """The model that plays `role`; None where no model is configured."""
+        return self.models.get(role) or self.models.get("optimise")
 
 
 def load_workflow(path: Path) -> Workflow:
@@ -188,23 +181,20 @@ def _check(workflow: Workflow, node: MapNode, sources: Mapping[str, str]) -> Non
             where=place("tasks.path", "tasks"),
             fix="write `suite: level3-pike`, or `path: DIR` and no suite",
         )
-    if workflow.search.strategy == "pike_b" and models.optimise is None:
+    if workflow.search.strategy == "pike_b" and "optimise" not in models:
         raise UsageError(
             "strategy pike_b asks a model, and models.optimise is not given",
             where=place("search.strategy", "search"),
             fix="add models.optimise, or use strategy rules, which needs no model",
         )
-    if models.optimise is None and (models.brainstorm or models.fix):
+    if models and "optimise" not in models:
         raise UsageError("models.optimise is missing", where=place("models.optimise", "models"))
     tiers = workflow.evaluate.tiers
     if len(set(tiers)) != len(tiers):
         raise UsageError(
             "evaluate.tiers: a tier stands twice", where=place("evaluate.tiers", "evaluate")
         )
-    for role in ("optimise", "brainstorm", "fix"):
-        model: ModelSpec | None = getattr(models, role)
-        if model is None:
-            continue
+    for role, model in models.items():
         _check_url(model, role, place(f"models.{role}.base_url", "models"))
         if workflow.asks_models and model.is_paid and workflow.budget.max_usd <= 0:
             raise UsageError(
