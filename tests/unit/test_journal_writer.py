@@ -249,6 +249,7 @@ def test_a_full_disk_while_appending_is_told_and_nothing_half_written_counts(tmp
         with pytest.raises(TryAgainLater, match="No space left"):
             journal.append(Brainstormed(node="n2", ideas=("long " * 1000,)))
         assert nodes(journal.events) == ["n1"]
+        assert segment(tmp_path, 1).read_bytes().endswith(b"}\n")
         journal.append(idea(3))
         assert nodes(read_task(tmp_path, "s_1")) == ["n1", "n3"]
 
