@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from pike_hpc.records import Role, UsageError
 from pike_hpc.search.actions import Action, AskModel, Finish
-from pike_hpc.search.budget import why_no_evaluation, why_no_query
+from pike_hpc.search.budget import may_evaluate, why_no_evaluation, why_no_query
 from pike_hpc.search.options import option, parse_options
 from pike_hpc.search.phase import Ask, Phase, node_of
 from pike_hpc.search.rules import NODE_PREFIX
@@ -56,9 +56,8 @@ class PikeBStrategy:
         stop = self._stop(view)
         if wanted and stop is None and not isinstance(wanted[0], Finish):
             return wanted
-        if not view.idle or (
-            view.unrequested and why_no_evaluation(view, self.setup.limits) is None
-        ):
+        to_request = view.unrequested and may_evaluate(view, self.setup.limits)
+        if not view.idle or to_request:
             return ()
         if stop is not None:
             return (Finish(reason=stop),)

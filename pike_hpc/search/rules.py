@@ -43,13 +43,20 @@ class RulesStrategy:
         stop = why_no_evaluation(view, self.setup.limits)
         if ready and stop is None:
             return ready
-        if not view.idle or (view.unrequested and stop is None):
+        waiting = set(view.unjudged.values())
+        open_ = [c for c in self._candidates(view) if c in waiting or c not in view.results]
+        if any(c in waiting or stop is None for c in open_):
             return ()
-        if stop is not None and (left_out or ready or view.unrequested):
+        if stop is not None and (left_out or ready or open_):
             return (Finish(reason=f"{stop} The portfolio of rules was not tried to its end."),)
         if not self.setup.portfolio:
             return (Finish(reason="The portfolio of rules is empty: nothing to try."),)
         return (Finish(reason="Every rule of the portfolio was tried."),)
+
+    def _candidates(self, view: TaskView) -> list[str]:
+        """The programs that rules made."""
+        outcomes = (view.outcomes.get(node_of(rules)) for rules in self.setup.portfolio)
+        return [o.candidate_id for o in outcomes if o is not None and o.candidate_id is not None]
 
     def _ready(self, view: TaskView) -> tuple[tuple[Action, ...], bool]:
         """The next undecided compositions, and whether the budget left some out."""

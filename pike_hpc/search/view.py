@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pike_hpc.records import (
     Brainstormed,
@@ -147,18 +147,10 @@ class TaskView:
                 self.task, self.device_kind = event.task, event.device_kind
             case QueryReserved():
                 self._reserve(event)
-            case QueryAnswered():
-                self._settle(event.query_id, QueryState.ANSWERED, answer=event)
-            case QueryFailed():
-                self._settle(event.query_id, QueryState.FAILED, charged=event.charged)
-            case QueryLost():
-                self._settle(event.query_id, QueryState.LOST)
-            case Brainstormed():
-                self.outcomes.setdefault(event.node, Outcome(ideas=event.ideas))
-            case Declined():
-                self.outcomes.setdefault(event.node, Outcome(declined=event.reason))
-            case Proposed():
-                self._propose(event)
+            case QueryAnswered() | QueryFailed() | QueryLost():
+                self._settle(event)
+            case Brainstormed() | Declined() | Proposed():
+                self._decide(event)
             case Requested():
                 self._request(event)
             case Evaluated():
@@ -173,28 +165,33 @@ class TaskView:
             self.queries[event.query_id] = Query(reserved=event)
             self.queries_of.setdefault(event.node, []).append(event.query_id)
 
-    def _settle(
-        self,
-        query_id: str,
-        state: QueryState,
-        *,
-        answer: QueryAnswered | None = None,
-        charged: bool = True,
-    ) -> None:
-        query = self.queries.get(query_id)
-        if query is not None and query.state is QueryState.RESERVED:
-            self.queries[query_id] = Query(
-                reserved=query.reserved, state=state, answer=answer, charged=charged
-            )
+    def _settle(self, event: QueryAnswered | QueryFailed | QueryLost) -> None:
+        query = self.queries.get(event.query_id)
+        if query is None or query.state is not QueryState.RESERVED:
+            return
+        match event:
+            case QueryAnswered():
+                settled = replace(query, state=QueryState.ANSWERED, answer=event)
+            case QueryFailed():
+                settled = replace(query, state=QueryState.FAILED, charged=event.charged)
+            case QueryLost():
+                settled = replace(query, state=QueryState.LOST)
+        self.queries[event.query_id] = settled
 
-    def _propose(self, event: Proposed) -> None:
+    def _decide(self, event: Brainstormed | Declined | Proposed) -> None:
         if event.node in self.outcomes:
             return
-        candidate_id = event.proposal.candidate_id
-        self.outcomes[event.node] = Outcome(candidate_id=candidate_id)
-        self.proposals[event.node] = event.proposal
-        if event.source:
-            self.sources.setdefault(candidate_id, event.source)
+        match event:
+            case Brainstormed():
+                self.outcomes[event.node] = Outcome(ideas=event.ideas)
+            case Declined():
+                self.outcomes[event.node] = Outcome(declined=event.reason)
+            case Proposed():
+                candidate_id = event.proposal.candidate_id
+                self.outcomes[event.node] = Outcome(candidate_id=candidate_id)
+                self.proposals[event.node] = event.proposal
+                if event.source:
+                    self.sources.setdefault(candidate_id, event.source)
 
     def _request(self, event: Requested) -> None:
         self.requested[event.request_id] = event.candidate_id
