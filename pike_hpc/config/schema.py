@@ -142,7 +142,10 @@ def _leaf(kind: Any, node: Node, path: str) -> Any:
 def _mapping(item: Any, node: MapNode, path: str, sources: dict[str, str]) -> dict[str, Any]:
     if not node.items:
         sources[path] = node.where
-    return {k: _value(item, n, f"{path}.{k}", sources) for k, n in node.items.items()}
+    items = node.items
+    if dataclasses.is_dataclass(item):  # a record given as null is absent
+        items = {k: n for k, n in items.items() if not _is_null(n)}
+    return {k: _value(item, n, f"{path}.{k}", sources) for k, n in items.items()}
 
 
 def _scalar(kind: Any, node: ScalarNode, path: str) -> Any:

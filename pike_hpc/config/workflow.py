@@ -210,7 +210,7 @@ def _check_url(model: ModelSpec, role: str, where: str) -> None:
         return
     try:
         parts = urlsplit(model.base_url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         known = False
     if not known or parts.username or parts.password:
