@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from pike_hpc.analysis.history import Verdict
+from pike_hpc.analysis.history import Query, Verdict
 from pike_hpc.analysis.metrics import standing
 from pike_hpc.analysis.report import Report, TaskReport
 from pike_hpc.records import EvalResult, EvalStatus, Proposal, Tier
@@ -49,8 +49,8 @@ def all_frames(report: Report) -> Mapping[str, pd.DataFrame]:
 
 def summary(report: Report) -> pd.DataFrame:
     """One row per task and tier with a correct candidate."""
-    columns = (*_TASK, "tier", "speedup", "ci_low", "ci_high", "measured_tier", "over_stock")
-    columns += ("stock_speedup", "operator", "candidate", "candidate_ms", "reference_ms")
+    best_columns = ("speedup", "ci_low", "ci_high", "measured_tier", "over_stock")
+    program = ("stock_speedup", "operator", "candidate", "candidate_ms", "reference_ms")
     rows = [
         (
             *_task(task),
@@ -69,7 +69,7 @@ def summary(report: Report) -> pd.DataFrame:
         for tier, best in task.best.items()
         if best is not None
     ]
-    return _frame(rows, columns)
+    return _frame(rows, (*_TASK, "tier", *best_columns, *program))
 
 
 def candidates(report: Report) -> pd.DataFrame:
@@ -105,22 +105,12 @@ def evaluations(report: Report) -> pd.DataFrame:
 
 def queries(report: Report) -> pd.DataFrame:
     """One row per model query."""
-    columns = (*_TASK, "query", "time", "role", "model", "state", "charged", "latency_s")
-    columns += ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "priced", "reserved")
-    rows = []
-    for task in report.tasks:
-        for q in task.history.queries:
-            usage = q.usage
-            time = pd.Timestamp(q.time_s, unit="s", tz="UTC")
-            paid = (
-                (usage.input_tokens, usage.cached_tokens, usage.output_tokens)
-                + (usage.cost_usd, usage.priced)
-                if usage
-                else (None,) * 5
-            )
-            head = (q.query_id, time, q.role, q.model, q.state.value, q.charged, q.latency_s)
-            rows.append((*_task(task), *head, *paid, q.max_cost_usd))
-    return _frame(rows, columns)
+    sent = ("query", "time", "role", "model", "state", "charged", "latency_s", "reserved_usd")
+    paid = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "priced")
+    rows = [
+        (*_task(task), *_query(query)) for task in report.tasks for query in task.history.queries
+    ]
+    return _frame(rows, (*_TASK, *sent, *paid))
 
 
 def declined(report: Report) -> pd.DataFrame:
@@ -165,6 +155,25 @@ def _proposal(proposal: Proposal) -> tuple[Any, ...]:
         proposal.phase,
         proposal.round,
         proposal.note,
+    )
+
+
+def _query(query: Query) -> tuple[Any, ...]:
+    usage = query.usage
+    return (
+        query.query_id,
+        pd.Timestamp(query.time_s, unit="s", tz="UTC"),
+        query.role,
+        query.model,
+        query.state.value,
+        query.charged,
+        query.latency_s,
+        query.max_cost_usd,
+        usage.input_tokens if usage else None,
+        usage.cached_tokens if usage else None,
+        usage.output_tokens if usage else None,
+        usage.cost_usd if usage else None,
+        usage.priced if usage else None,
     )
 
 

@@ -73,6 +73,22 @@ class TaskReport:
         """True where its numbers may stand in a headline."""
         return self.variant is Variant.ADMITTED and not self.simulated
 
+    @property
+    def winners(self) -> tuple[Best, ...]:
+        """The strictest tier's best, then those of looser tiers that are faster still."""
+        winners: list[Best] = []
+        for tier in Tier:
+            best = self.best[tier]
+            if best and (not winners or best.speedup > winners[-1].speedup):
+                winners.append(best)
+        return tuple(winners)
+
+    @property
+    def title(self) -> str:
+        """Id and name in short, for lists under a heading that names suite and shapes."""
+        name = self.name.removeprefix(f"{self.history.task.id}_")
+        return f"{self.history.task.id} {name}" if name != self.history.task.id else name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -88,6 +104,12 @@ class Group:
     def headline(self) -> bool:
         """True where its means may stand in a headline."""
         return self.variant is Variant.ADMITTED and not self.simulated
+
+    @property
+    def status_counts(self) -> Mapping[EvalStatus, int]:
+        """Verdicts of each status over all tasks."""
+        found = {s: sum(t.status_counts.get(s, 0) for t in self.tasks) for s in EvalStatus}
+        return {status: n for status, n in found.items() if n}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

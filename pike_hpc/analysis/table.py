@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pike_hpc.analysis.metrics import Best
 from pike_hpc.analysis.report import Group, Report, TaskReport
 from pike_hpc.analysis.summary import Mean
 from pike_hpc.analysis.text import (
@@ -23,16 +22,16 @@ from pike_hpc.analysis.text import (
     status_words,
     times,
 )
-from pike_hpc.records import Tier, Variant
+from pike_hpc.records import EvalStatus, Variant
 
 NARROWEST = 72
 """Below this many cells the columns lose their meaning; lines are then longer than asked."""
 
 _BOLD, _DIM, _GREEN, _RED, _OFF = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m", "\x1b[0m"
 
-_HEADINGS = ("Task", "Tier", "vs eager", "95 % interval", "vs stock", "What won", "Judged")
+_HEADINGS = ("Task", "Tier", "vs eager", "95 % interval", "vs stock", "What won", "Correct")
 _RIGHT = frozenset({2, 3, 4, 6})
-_FLEXIBLE = {0: 14, 5: 12, 7: 10}
+_FLEXIBLE = {0: 14, 5: 12}
 """Columns that give way, and the least they keep."""
 
 
@@ -47,12 +46,14 @@ def render_table(report: Report, width: int = 100, color: bool = False) -> str:
     room = max(width, NARROWEST)
     lines: list[str] = []
     for group in report.groups:
-        lines += [*_banner(group, color), *_grid(_rows(group), room, color), ""]
-        lines += [*_mean_lines(group), ""]
+        lines += [*_banner(group, color), *_grid(_rows(group), room, color)]
+        verdicts = f"Verdicts: {status_words(group.status_counts)}."
+        lines += [*_wrap([verdicts], room), "", *_mean_lines(group), ""]
     if not report.tasks:
         lines += ["No task has been opened in these archives yet.", ""]
     lines += _wrap([_cost_line(report)], room)
-    footnotes = _wrap([*_FOOTNOTES, *(one_line(note) for note in report.notes)], room)
+    explained = _FOOTNOTES if report.tasks else ()
+    footnotes = _wrap([*explained, *(one_line(note) for note in report.notes)], room)
     lines += [_paint(line, _DIM, color) for line in footnotes]
     return "\n".join(lines) + "\n"
 
@@ -63,17 +64,23 @@ _FOOTNOTES = (
     "Tier: precision by measured error (fp32, tf32, half); a stricter one counts in looser ones.",
     "clamped: all tasks, a failure or slow-down counts as 1.00x; unclamped: tasks with a correct "
     "candidate, as measured; [95 % interval over tasks].",
-    "~: the interval holds 1.00x, no gain is proven.  Judged: verdicts of all statuses.",
+    "~: the interval holds 1.00x, no gain is proven.  Correct: of all verdicts.",
 )
 
 
 def _banner(group: Group, color: bool) -> list[str]:
-    title = f"Results on {one_line(group.device)}"
-    if group.simulated:
-        title = f"*** SIMULATED - made-up verdicts, nothing was measured ***  {title}"
+    title = f"Results on {one_line(group.device)}: {one_line(', '.join(_suites(group)))}"
+    lines = [_paint(title, _BOLD, color)]
     if group.variant is Variant.LEGACY:
-        title = f"*** LEGACY variant - PIKE's own rules, never a headline ***  {title}"
-    return [_paint(title, _BOLD if group.headline else _RED, color)]
+        lines.insert(0, "*** LEGACY variant: PIKE's own rules, for comparison, no headline ***")
+    if group.simulated:
+        lines.insert(0, "*** SIMULATED: verdicts made up, nothing was measured ***")
+    return [_paint(line, _RED if line.startswith("***") else "", color) for line in lines]
+
+
+def _suites(group: Group) -> list[str]:
+    """Suites with the shape overrides used: they hold for many tasks and are said once."""
+    return list(dict.fromkeys(t.label.replace(f"/{t.history.task.id}", "", 1) for t in group.tasks))
 
 
 def _rows(group: Group) -> list[_Row]:
@@ -81,39 +88,30 @@ def _rows(group: Group) -> list[_Row]:
 
 
 def _task_rows(task: TaskReport) -> list[_Row]:
-    mark = " SIMULATED" if task.simulated else ""
-    mark += " LEGACY" if task.variant is Variant.LEGACY else ""
-    title = one_line(f"{task.label} {task.name}{mark}")
-    counts = (str(task.cost.evaluations), status_words(task.status_counts))
+    title, judged = one_line(_title(task)), task.cost.evaluations
+    correct = f"{task.status_counts.get(EvalStatus.PASSED, 0)}/{judged}"
     rows: list[_Row] = []
-    for best in _winners(task):
-        stock = times(task.over_stock[best.tier])
+    for best in task.winners:
         low, high = best.ci95
-        unproven = "~" if low <= 1.0 <= high else ""
         cells = (
             title if not rows else "",
             best.tier.value,
-            unproven + times(best.speedup),
+            ("~" if low <= 1.0 <= high else "") + times(best.speedup),
             interval(best.ci95),
-            stock,
+            times(task.over_stock[best.tier]),
             operator_words(best.operator),
-            counts[0] if not rows else "",
-            counts[1] if not rows else "",
+            correct if not rows else "",
         )
         rows.append(_Row(cells=cells, colour=_GREEN if low > 1.0 else ""))
-    if not rows:
-        rows.append(_Row(cells=(title, "-", "-", "-", "-", "nothing correct yet", *counts)))
-    return rows
+    nothing = "nothing correct" if judged else "nothing judged yet"
+    return rows or [_Row(cells=(title, "-", "-", "-", "-", nothing, correct))]
 
 
-def _winners(task: TaskReport) -> list[Best]:
-    """The strictest tier's best, then those of looser tiers that are faster still."""
-    winners: list[Best] = []
-    for tier in Tier:
-        best = task.best[tier]
-        if best and (not winners or best.speedup > winners[-1].speedup):
-            winners.append(best)
-    return winners
+def _title(task: TaskReport) -> str:
+    """Marks first: what is cut off at the end must not be them."""
+    mark = "SIMULATED " if task.simulated else ""
+    mark += "LEGACY " if task.variant is Variant.LEGACY else ""
+    return mark + task.title
 
 
 def _mean_lines(group: Group) -> list[str]:
@@ -154,7 +152,7 @@ def _cost_line(report: Report) -> str:
 
 
 def _grid(rows: Sequence[_Row], room: int, color: bool) -> list[str]:
-    head = _Row(cells=(*_HEADINGS, "Verdicts"), colour=_BOLD)
+    head = _Row(cells=_HEADINGS, colour=_BOLD)
     widths = _widths([head, *rows], room)
     return [_line(row, widths, color) for row in (head, *rows)]
 
