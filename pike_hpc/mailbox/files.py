@@ -75,8 +75,8 @@ def _folder_stands(folder: Path) -> Iterator[None]:
 class Files:
     """The operations. Stateless."""
 
-    def write_new(self, path: Path, data: bytes) -> None:
-        """Create `path` with `data` on disk. A file that could not be completed is removed."""
+    def write_new(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+        """Create `path` with `data`, on disk if durable. What can't be completed is removed."""
         with _folder_stands(path.parent), explained(path):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
@@ -84,7 +84,8 @@ class Files:
                     view = memoryview(data)
                     while view:
                         view = view[os.write(fd, view) :]
-                    self.sync_file(fd)
+                    if durable:
+                        os.fsync(fd)
                 finally:
                     # NFS reports a full quota as late as here.
                     os.close(fd)
@@ -92,10 +93,6 @@ class Files:
                 with suppress(OSError):
                     path.unlink()
                 raise
-
-    def sync_file(self, fd: int) -> None:
-        """The bytes of an open file reach the disk."""
-        os.fsync(fd)
 
     def sync(self, folder: Path) -> None:
         """The names in `folder` reach the disk."""

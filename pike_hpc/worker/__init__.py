@@ -1,0 +1,17 @@
+"""The long-running program that claims requests, has them judged and commits the verdicts."""
+
+from pike_hpc.worker.judge import Judge
+from pike_hpc.worker.loop import run_worker
+from pike_hpc.worker.options import WorkerOptions
+from pike_hpc.worker.simulated import SimulatedJudge, simulated_result
+from pike_hpc.worker.stop import Stop, stop_on_signals
+
+__all__ = [
+    "Judge",
+    "SimulatedJudge",
+    "Stop",
+    "WorkerOptions",
+    "run_worker",
+    "simulated_result",
+    "stop_on_signals",
+]

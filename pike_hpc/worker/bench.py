@@ -1,0 +1,77 @@
+"""Runs the judge on one thread of its own, so that the worker can beat and obey meanwhile.
+
+One thread for all evaluations: processes that the judge starts may be tied to the life of the
+thread that started them. Knows nothing of mailboxes.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pike_hpc.records import EvalRequest, EvalResult
+from pike_hpc.worker.judge import Judge, judge_error
+
+
+class Outcome(NamedTuple):
+    """A verdict, and whether it stands in for an exception of the judge."""
+
+    result: EvalResult
+    judge_failed: bool
+
+
+class Bench:
+    """One judge, one evaluation at a time. `ring` is called whenever one has ended."""
+
+    def __init__(self, judge: Judge, ring: Callable[[], None]) -> None:
+        self.phase = ""
+        self._closed = False
+        self._judge = judge
+        self._ring = ring
+        self._requests: queue.SimpleQueue[EvalRequest | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        # A daemon: a judge that ignores close() must not keep the process alive.
+        self._thread = threading.Thread(target=self._run, name="bench", daemon=True)
+        self._thread.start()
+
+    def start(self, request: EvalRequest) -> None:
+        """Begin an evaluation."""
+        self.phase = "starting"
+        self._requests.put(request)
+
+    def take(self) -> Outcome | None:
+        """The outcome once there is one."""
+        try:
+            return self._outcomes.get_nowait()
+        except queue.Empty:
+            return None
+
+    def close(self, patience_s: float) -> None:
+        """Close the judge, which ends an evaluation under way, and let the thread go."""
+        if not self._closed:
+            self._closed = True
+            self._requests.put(None)
+            self._judge.close()
+        self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            self._outcomes.put(self._judged(request))
+            self._ring()
+
+    def _judged(self, request: EvalRequest) -> Outcome:
+        try:
+            result = self._judge.evaluate(request, self._enter)
+        except BaseException as error:  # SystemExit too: it would end this thread unseen
+            message = f"the judge failed: {type(error).__name__}: {error}"
+            return Outcome(judge_error(request, message, traceback.format_exc()), True)
+        if result.key != request.key:
+            message = f"the judge answered for another request: {result.key}"
+            return Outcome(judge_error(request, message), True)
+        return Outcome(result, False)
+
+    def _enter(self, phase: str) -> None:
+        self.phase = phase

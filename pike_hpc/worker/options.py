@@ -1,0 +1,40 @@
+"""How long a worker waits for what. All in seconds; clocks are the worker's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pike_hpc.records import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The patience of one worker."""
+
+    worker_id: str
+    """Unique among the run's workers, such as host-job-number."""
+    max_idle_s: float | None = 600.0
+    """Leaves after so long without a request; None: never."""
+    heartbeat_s: float = 5.0
+    stale_s: float = 60.0
+    """Others' counters that stand still for so long belong to dead workers."""
+    drain_s: float = 30.0
+    """What an evaluation in flight may still take after a signal, before it is killed."""
+    janitor_s: float = 15.0
+    poll_min_s: float = 0.02
+    poll_max_s: float = 0.5
+    """Of an empty mailbox; below about 5 s an NFS client sees nothing newer (its cache)."""
+    walltime_end: float | None = None
+    """Unix seconds at which the job is killed."""
+    walltime_margin_s: float = 10.0
+    """Left over before that, to hand back what is in flight."""
+    expected_s: float = 60.0
+    """Taken for the length of an evaluation until one was seen."""
+
+    def __post_init__(self) -> None:
+        if self.stale_s < 3 * self.heartbeat_s:
+            raise UsageError(
+                f"stale_s = {self.stale_s:g} would take living workers for dead",
+                where="worker options",
+                valid=f"at least 3 heartbeats: {3 * self.heartbeat_s:g} s",
+            )

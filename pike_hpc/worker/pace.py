@@ -1,0 +1,44 @@
+"""Arithmetic of waiting: growing pauses with jitter, and how long an evaluation may take."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+_REMEMBERED = 200
+
+
+class Backoff:
+    """Pauses that double from `first_s` to `last_s`, each drawn from 50 to 150 % of its length."""
+
+    def __init__(self, first_s: float, last_s: float, rng: random.Random) -> None:
+        self._first_s, self._last_s, self._rng = first_s, last_s, rng
+        self._next_s = first_s
+
+    def pause_s(self) -> float:
+        """The next pause."""
+        now_s, self._next_s = self._next_s, min(self._last_s, self._next_s * 2)
+        return now_s * self._rng.uniform(0.5, 1.5)
+
+    def reset(self) -> None:
+        """Start over with the shortest."""
+        self._next_s = self._first_s
+
+
+class Durations:
+    """The evaluations seen lately."""
+
+    def __init__(self, expected_s: float) -> None:
+        self._expected_s = expected_s
+        self._seen: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def add(self, duration_s: float) -> None:
+        """One more."""
+        self._seen.append(duration_s)
+
+    def p95_s(self) -> float:
+        """The 95th percentile; what was expected while nothing was seen."""
+        if not self._seen:
+            return self._expected_s
+        ordered = sorted(self._seen)
+        return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
