@@ -134,9 +134,10 @@ def _build_root(plan: dict[str, Any]) -> None:
     _scratch("/tmp", plan["scratch_bytes"])  # noqa: S108 - our own
     for path in plan["read_only"]:
         _bind(sources[path], path)
-        _make_read_only(path)
+        _restrict(path, _RDONLY | _NOSUID | _NODEV)
     for path in plan["shared"]:
         _bind(sources[path], path)
+        _restrict(path, _NOSUID | _NODEV)
     _write_accounts(plan["inner_id"])
     _check(_libc.umount2(b"/.outside", _DETACH), "umount /.outside")
     os.rmdir("/.outside")
@@ -178,8 +179,8 @@ def _bind(source: str, path: str) -> None:
     _mount(outside, path, None, _BIND | _REC)
 
 
-def _make_read_only(path: str) -> None:
-    """Remount everything at and below `path` read-only, keeping flags that are locked."""
+def _restrict(path: str, wanted: int) -> None:
+    """Remount everything at and below `path` with those flags; flags it has may be locked."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         points = [line.split()[4].encode("utf-8", "surrogateescape") for line in file]
     real = os.path.realpath(path).encode("utf-8", "surrogateescape")
@@ -188,11 +189,10 @@ def _make_read_only(path: str) -> None:
         if point == real or point.startswith(real.rstrip(b"/") + b"/"):
             name = os.fsdecode(point)
             flags = os.statvfs(name).f_flag
-            keep = (_NOSUID, _NODEV, _NOEXEC, _NOATIME, _NODIRATIME)
+            keep = (_RDONLY, _NOSUID, _NODEV, _NOEXEC, _NOATIME, _NODIRATIME)
             kept = sum(flag for flag in keep if flags & flag)
             relatime = _RELATIME if flags & os.ST_RELATIME else 0
-            wanted = kept | relatime | _RDONLY | _NOSUID | _NODEV
-            _mount(None, name, None, _REMOUNT | _BIND | wanted)
+            _mount(None, name, None, _REMOUNT | _BIND | kept | relatime | wanted)
 
 
 def _drop_privileges(plan: dict[str, Any], alive: int) -> None:
