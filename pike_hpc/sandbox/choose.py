@@ -39,15 +39,16 @@ _FIX = {
 def refusal(engine: Engine, facts: HostFacts, trial: SandboxSpec | None = None) -> str | None:
     """Why `engine` cannot run `trial` (default: `true`) on this host; None when it can.
 
-    The trial's program must be harmless and end by itself with status 0. Raises UsageError as
-    `command` does.
+    The trial's program must be harmless and end by itself with status 0.
     """
-    if engine is Engine.NONE and facts.is_root and "setpriv" not in facts.programs:
-        return "setpriv is absent and nothing untrusted runs as root"
     spec = trial or SandboxSpec(argv=("true",), env={"PATH": "/usr/bin:/bin"})
     try:
+        argv = command(engine, spec, facts)
+    except UsageError as error:
+        return error.what
+    try:
         done = subprocess.run(
-            command(engine, spec, facts),
+            argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TRIAL_TIMEOUT_S,

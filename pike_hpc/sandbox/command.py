@@ -23,7 +23,8 @@ _MEBIBYTE = 1 << 20
 def command(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
     """What to execute so that `spec` runs under `engine` on the host of `facts`.
 
-    Raises UsageError where the engine cannot take the spec (apptainer without an image).
+    Raises UsageError where the engine cannot take the spec (apptainer without an image), or where
+    the program would run as root.
     """
     make = {
         Engine.NONE: _bare,
@@ -105,6 +106,7 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
             where="container.image",
             fix="name a .sif file, or choose another container.engine",
         )
+    _check_apptainer(spec)
     argv = ["apptainer", "exec", "--containall", "--no-home", "--cleanenv", "--no-privs"]
     # --containall alone leaves the network open.
     argv += ["--net", "--network", "none", "--no-mount", "hostfs,home,cwd"]
@@ -120,12 +122,27 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     return [*argv, *_limits(spec, facts, None), *spec.argv]
 
 
+def _check_apptainer(spec: SandboxSpec) -> None:
+    """Refuse what its options would split: they know no quoting."""
+    paths = [str(p) for p in (*spec.read_only, *spec.shared)]
+    split = [p for p in paths if ":" in p or "," in p]
+    split += [name for name, value in sorted(spec.env.items()) if "," in value]
+    if split:
+        raise UsageError(
+            "apptainer takes no ':' or ',' in a bound path, and no ',' in a variable's value",
+            where=split[0],
+        )
+
+
 def _become_nobody(facts: HostFacts) -> list[str]:
     """The wrapper that gives up every privilege, and root's uid."""
-    if "setpriv" not in facts.programs:
-        return []
     if not facts.is_root:
-        return ["setpriv", "--no-new-privs"]
+        return ["setpriv", "--no-new-privs"] if "setpriv" in facts.programs else []
+    if "setpriv" not in facts.programs:
+        raise UsageError(
+            "setpriv is absent, and nothing untrusted runs as root",
+            fix="install util-linux, or run as an ordinary user",
+        )
     return [
         *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
         *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"),

@@ -1,0 +1,212 @@
+"""The argv of each engine: golden where a container's command line is the contract."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.records import UsageError
+from pike_hpc.sandbox import Engine, HostFacts, SandboxSpec, command, environment, home
+
+ROOT = HostFacts(
+    uid=0,
+    gid=0,
+    kernel=(6, 1),
+    python="/opt/py/bin/python",
+    programs=frozenset({"setpriv", "prlimit", "unshare", "bwrap", "apptainer"}),
+    system=("/usr", "/etc/ld.so.cache"),
+    links=(("/bin", "usr/bin"),),
+    gpu_devices=("/dev/nvidia0", "/dev/nvidiactl"),
+)
+USER = HostFacts(
+    uid=1000,
+    gid=100,
+    kernel=(6, 1),
+    python="/opt/py/bin/python",
+    programs=ROOT.programs,
+    system=ROOT.system,
+    links=ROOT.links,
+    gpu_devices=ROOT.gpu_devices,
+)
+OLD_KERNEL = HostFacts(uid=1000, gid=100, kernel=(4, 18), python="python", programs=ROOT.programs)
+
+
+def spec(**more):
+    given = {
+        "argv": ("python", "-m", "runner"),
+        "read_only": (Path("/home/me/venv"),),
+        "shared": (Path("/local/sock"),),
+        "env": {"B": "2", "A": "one two"},
+        "scratch_mb": 64,
+        "processes": 32,
+    }
+    return SandboxSpec(**{**given, **more})
+
+
+def plan(facts, **more):
+    argv = command(Engine.UNSHARE, spec(**more), facts)
+    assert argv[:3] == ["/opt/py/bin/python", "-I", "-S"] or facts is OLD_KERNEL
+    assert Path(argv[3]).name == "enter.py"
+    return json.loads(argv[4])
+
+
+def test_bare_root_becomes_nobody_with_a_clean_environment_and_limits():
+    assert command(Engine.NONE, spec(scratch=Path("/local/s1"), memory_mb=8), ROOT) == [
+        *("env", "-i", "--chdir=/local/s1", "A=one two", "B=2"),
+        *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
+        *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"),
+        *("prlimit", "--core=0", "--fsize=67108864", "--data=8388608", "--nproc=32"),
+        *("python", "-m", "runner"),
+    ]
+
+
+def test_bare_user_sets_no_process_limit_because_it_would_count_the_judge():
+    argv = command(Engine.NONE, spec(), USER)
+    assert argv == [
+        *("env", "-i", "A=one two", "B=2", "setpriv", "--no-new-privs"),
+        *("prlimit", "--core=0", "--fsize=67108864", "python", "-m", "runner"),
+    ]
+
+
+def test_bare_leaves_out_what_the_host_does_not_have():
+    bare_host = HostFacts(uid=1000, gid=100, kernel=(6, 1), python="python")
+    assert command(Engine.NONE, spec(env={}), bare_host) == ["env", "-i", "python", "-m", "runner"]
+
+
+def test_unshare_plan_says_everything():
+    assert plan(ROOT, memory_mb=16) == {
+        "argv": ["python", "-m", "runner"],
+        "env": {"A": "one two", "B": "2"},
+        "links": [["/bin", "usr/bin"]],
+        "read_only": ["/etc/ld.so.cache", "/home/me/venv", "/usr"],
+        "shared": ["/local/sock"],
+        "devices": list(ROOT.devices),
+        "scratch_bytes": 64 << 20,
+        "memory_bytes": 16 << 20,
+        "processes": 32,
+        "outer_uid": 0,
+        "outer_gid": 0,
+        "inner_id": 65534,
+    }
+
+
+def test_unshare_shows_gpus_only_when_asked():
+    assert "/dev/nvidia0" not in plan(USER)["devices"]
+    assert plan(USER, gpu=True)["devices"][-2:] == ["/dev/nvidia0", "/dev/nvidiactl"]
+
+
+def test_an_old_kernel_counts_all_processes_of_a_user_so_none_are_limited():
+    assert plan(OLD_KERNEL)["processes"] == 0
+    assert not any("--nproc" in a for a in command(Engine.BUBBLEWRAP, spec(), OLD_KERNEL))
+    assert plan(USER)["processes"] == 32
+
+
+def pairs(argv, flag, width=2):
+    return [tuple(argv[i + 1 : i + 1 + width]) for i, a in enumerate(argv) if a == flag]
+
+
+@pytest.mark.parametrize("facts", [ROOT, USER])
+def test_bubblewrap_cuts_everything_and_shows_what_is_named(facts):
+    argv = command(Engine.BUBBLEWRAP, spec(), facts)
+    options = argv[: argv.index("--")]
+    assert argv[0] == "bwrap"
+    for flag in ("ipc", "pid", "net", "uts"):
+        assert f"--unshare-{flag}" in options
+    assert {"--die-with-parent", "--new-session", "--clearenv"} <= set(options)
+    assert pairs(options, "--setenv") == [("A", "one two"), ("B", "2")]
+    assert pairs(options, "--ro-bind") == [
+        ("/etc/ld.so.cache", "/etc/ld.so.cache"),
+        ("/home/me/venv", "/home/me/venv"),
+        ("/usr", "/usr"),
+    ]
+    assert pairs(options, "--bind") == [("/local/sock", "/local/sock")]
+    assert pairs(options, "--dir", 1) == [("/etc",), ("/home",), ("/home/me",), ("/local",)]
+    assert pairs(options, "--remount-ro", 1) == [("/dev",), ("/",)]
+    assert pairs(options, "--size", 5) == [
+        ("67108864", "--perms", "1777", "--tmpfs", "/dev/shm"),
+        ("67108864", "--perms", "1777", "--tmpfs", "/tmp"),
+    ]
+    assert argv[-3:] == ["python", "-m", "runner"]
+
+
+def test_bubblewrap_root_gives_the_uid_away_inside():
+    argv = command(Engine.BUBBLEWRAP, spec(), ROOT)
+    assert "--unshare-user" not in argv
+    inside = argv[argv.index("--") + 1 :]
+    assert inside[:6] == ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    assert "--bounding-set=-all" in inside
+    assert "--nproc=32" in inside
+
+
+def test_bubblewrap_user_maps_to_nobody():
+    argv = command(Engine.BUBBLEWRAP, spec(gpu=True), USER)
+    assert pairs(argv, "--unshare-user", 4) == [("--uid", "65534", "--gid", "65534")]
+    assert "--cap-add" not in argv
+    assert pairs(argv, "--dev-bind") == [(d, d) for d in USER.gpu_devices]
+
+
+def test_apptainer_user_golden():
+    argv = command(Engine.APPTAINER, spec(image="/images/cuda.sif", gpu=True), USER)
+    assert argv == [
+        *("apptainer", "exec", "--containall", "--no-home", "--cleanenv", "--no-privs"),
+        *("--net", "--network", "none", "--no-mount", "hostfs,home,cwd", "--nv"),
+        *("--bind", "/home/me/venv:/home/me/venv:ro", "--bind", "/local/sock:/local/sock:rw"),
+        *("--env", "A=one two", "--env", "B=2", "--pwd", "/tmp", "/images/cuda.sif"),
+        *("prlimit", "--core=0", "--fsize=67108864", "python", "-m", "runner"),
+    ]
+
+
+def test_apptainer_root_uses_a_user_namespace():
+    argv = command(Engine.APPTAINER, spec(image="i.sif"), ROOT)
+    assert "--userns" in argv[: argv.index("i.sif")]
+    assert "--nv" not in argv
+
+
+def test_apptainer_refuses_what_its_command_line_cannot_say():
+    for bad in ({"env": {"A": "one,two"}}, {"shared": (Path("/a:b"),)}):
+        with pytest.raises(UsageError, match="apptainer"):
+            command(Engine.APPTAINER, spec(image="i.sif", **bad), USER)
+    with pytest.raises(UsageError, match=r"container\.image"):
+        command(Engine.APPTAINER, spec(), USER)
+
+
+@pytest.mark.parametrize("engine", [Engine.NONE, Engine.BUBBLEWRAP])
+def test_root_never_runs_a_program_without_giving_its_uid_away(engine):
+    facts = HostFacts(uid=0, gid=0, kernel=(6, 1), python="python")
+    with pytest.raises(UsageError, match="setpriv is absent"):
+        command(engine, spec(), facts)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"argv": ()},
+        {"argv": ("a\0b",)},
+        {"read_only": (Path("relative"),)},
+        {"shared": (Path("relative"),)},
+        {"env": {"A=B": "1"}},
+        {"env": {"A": "\0"}},
+        {"scratch_mb": 0},
+        {"processes": 0},
+        {"memory_mb": -1},
+    ],
+)
+def test_a_spec_that_cannot_be_kept_is_refused(bad):
+    with pytest.raises(UsageError):
+        spec(**bad)
+
+
+def test_home_is_the_sandbox_scratch_or_the_one_given():
+    assert home(Engine.UNSHARE, spec()) == Path("/tmp")
+    assert home(Engine.NONE, spec()) is None
+    assert home(Engine.NONE, spec(scratch=Path("/local/s"))) == Path("/local/s")
+
+
+def test_environment_is_an_allow_list_in_one_folder(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    env = environment(Path("/scr"), threads=3, extra={"CUDA_VISIBLE_DEVICES": "1"})
+    assert "secret" not in env.values()
+    assert env["HOME"] == env["TMPDIR"] == "/scr"
+    assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == "3"
+    assert env["CUDA_VISIBLE_DEVICES"] == "1"
+    assert all(env[k].startswith("/scr/") for k in env if k.endswith(("_CACHE_HOME", "_CACHE_DIR")))
