@@ -109,7 +109,7 @@ class Phase:
 
     def step(self, view: TaskView, limits: Limits) -> Step:
         """What to ask now, and whether the phase has ended."""
-        walk = _Allotment(room=self.room(view, limits) - self._wasted(view))
+        walk = _Allotment(room=self.room(view, limits))
         unjudgeable = why_no_evaluation(view, limits) is not None
         live = list(range(self.branches))
         for round_ in range(self.fix_attempts + 1):
@@ -123,18 +123,10 @@ class Phase:
                 if walk.visit(branch, round_, turn):
                     going_on.append(branch)
             live = going_on
-        # The bounds above can't foresee that a later decision is lost and paid twice.
+        # The walk counts one query a decision; one that was lost has been paid twice.
         left = limits.queries - view.spent.queries if limits.queries else len(walk.asks)
         asks = tuple(walk.asks[: max(0, left)])
         return Step(asks=asks, ended=not (asks or walk.running))
-
-    def _wasted(self, view: TaskView) -> int:
-        """Charged queries of this phase that brought nothing: the lost ones, mostly."""
-        wasted = 0
-        for node in self.nodes():
-            useful = 0 if view.state(node) is NodeState.UNDECIDED else 1
-            wasted += max(0, view.charged(node) - useful)
-        return wasted
 
     @staticmethod
     def _turn(view: TaskView, node: str, unjudgeable: bool) -> _Turn:

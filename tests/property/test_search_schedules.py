@@ -30,7 +30,6 @@ from pike_hpc.records import (
     Usage,
 )
 from pike_hpc.search import (
-    AskModel,
     Finish,
     Limits,
     NodeState,
@@ -134,10 +133,9 @@ class Agent:
         query = self.view.queries[query_id]
         luck = fate(query.reserved.node, self.world)
         if drop and self.random.random() < 0.2:
-            return self.note(self.random.choice((
-                QueryLost(query_id=query_id),
-                QueryFailed(query_id=query_id, kind="unavailable", message=""),
-            )))  # fmt: skip
+            unpaid = QueryFailed(query_id=query_id, kind="unavailable", message="")
+            self.note(self.random.choice((QueryLost(query_id=query_id), unpaid)))
+            return
         usage = Usage(model="m", cost_usd=CEILING_USD * (luck % 7) / 6)
         self.note(QueryAnswered(query_id=query_id, text="", finish_reason="stop", usage=usage))
 

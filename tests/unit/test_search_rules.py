@@ -85,6 +85,11 @@ def test_the_budget_goes_to_the_first_distinct_programs():
     )
 
 
+def test_nothing_overtakes_a_composition_that_may_still_take_the_last_evaluation():
+    nodes, _, _ = play(["a", "a+b", "c"], evaluations=2)
+    assert nodes == ["rule/a", "rule/a+b"]
+
+
 def test_a_budget_that_is_just_enough_leaves_nothing_out():
     _, reason, view = play(["a", "b"], evaluations=2)
     assert view.spent.evaluations == 2
