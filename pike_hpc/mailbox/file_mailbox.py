@@ -69,7 +69,6 @@ class FileMailbox:
     ) -> tuple[Claim, ...]:
         """The oldest requests for one of `device_kinds`, at most `limit`."""
         devices, claims = {slug(kind) for kind in device_kinds}, list[Claim]()
-        holder = self._store.holder(worker_id)
         with self._store.locked("queue"):
             for name in self._store.new_names():
                 if len(claims) >= limit:
@@ -79,12 +78,13 @@ class FileMailbox:
                     path = self.root / "new" / name
                     self._store.move_aside(path, "not a request: its name is not one of ours")
                 elif ticket.device in devices:
-                    claim = self._take(Hold(ticket=ticket, holder=holder))
+                    claim = self._take(ticket, worker_id)
                     claims += [claim] if claim else []
         return tuple(claims)
 
-    def _take(self, hold: Hold) -> Claim | None:
-        if not self._store.take(hold):
+    def _take(self, ticket: Ticket, worker_id: str) -> Claim | None:
+        hold = self._store.take(ticket, worker_id)
+        if hold is None:
             return None
         if self._store.has_result(hold.ticket.request_id):
             self._store.settle(hold)

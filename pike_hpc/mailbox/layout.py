@@ -1,7 +1,7 @@
 """File names of a mailbox: all that a scan needs to know is in the name, so scans open nothing.
 
     new/   SEQUENCE.DEVICE.REQUEST.aATTEMPT
-    cur/   SEQUENCE.DEVICE.REQUEST.aATTEMPT.HOLDER.c   (claimed)   or .j   (being judged)
+    cur/   SEQUENCE.DEVICE.REQUEST.aATTEMPT.HOLDER.NUMBER.c  (claimed)  or .j  (being judged)
     done/  REQUEST.json and REQUEST.request            (result, and its request until discarded)
 
 Knows nothing of the disk.
@@ -19,7 +19,7 @@ CLOSED_FILE = "closed"
 FOLDERS = ("tmp", "new", "cur", "done", "dead", "workers", "locks")
 
 _TICKET = re.compile(r"(\d{20})\.([A-Za-z0-9_-]{1,80})\.([0-9a-f]{32})\.a(\d{1,4})")
-_HOLD = re.compile(_TICKET.pattern + r"\.([A-Za-z0-9_~-]{1,100})\.([cj])")
+_HOLD = re.compile(_TICKET.pattern + r"\.([A-Za-z0-9_~-]{1,100})\.(\d{1,12})\.([cj])")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
@@ -64,6 +64,8 @@ class Hold:
 
     ticket: Ticket
     holder: str
+    number: int
+    """Of the holder's claims, so that a request claimed again is another hold."""
     judging: bool = False
 
     @property
@@ -74,7 +76,7 @@ class Hold:
     @property
     def token(self) -> str:
         """The name without its state: what a Claim carries."""
-        return f"{self.ticket.name}.{self.holder}"
+        return f"{self.ticket.name}.{self.holder}.{self.number}"
 
     @staticmethod
     def parse(name: str) -> Hold | None:
@@ -82,7 +84,12 @@ class Hold:
         match = _HOLD.fullmatch(name)
         if match is None:
             return None
-        return Hold(ticket=_ticket(match), holder=match[5], judging=match[6] == "j")
+        return Hold(
+            ticket=_ticket(match),
+            holder=match[5],
+            number=int(match[6]),
+            judging=match[7] == "j",
+        )
 
     def as_judging(self, judging: bool) -> Hold:
         """The same hold in the other state."""

@@ -102,15 +102,16 @@ class Store:
         self.files.rename(source, self.root / "new" / ticket.name)
         self.files.sync(self.root / "new")
 
-    def take(self, hold: Hold) -> bool:
-        """Claim the request of `hold` for its holder; False when another was faster."""
-        source, target = self.root / "new" / hold.ticket.name, self.root / "cur" / hold.name
+    def take(self, ticket: Ticket, worker_id: str) -> Hold | None:
+        """Claim a request for a worker of this process; None when another was faster."""
+        hold = Hold(ticket=ticket, holder=self.holder(worker_id), number=next(self._numbers))
+        target = self.root / "cur" / hold.name
         try:
-            self.files.rename(source, target)
+            self.files.rename(self.root / "new" / ticket.name, target)
         except Gone:
             # NFS may say so after having done it; the name that only we use decides.
-            return self.files.exists(target)
-        return True
+            return hold if self.files.exists(target) else None
+        return hold
 
     def read_request(self, hold: Hold) -> EvalRequest:
         """The claimed request. Raises Gone, or CodecError for anything but that request."""

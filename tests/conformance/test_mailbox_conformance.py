@@ -1,0 +1,300 @@
+"""One contract, every mailbox: in memory, and in a folder by each way to commit and to lock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.mailbox import Claim, FileMailbox, Mailbox, MemoryMailbox, QueueCounts, WorkerBeat
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
+
+CPU = frozenset({"cpu"})
+GPU = frozenset({"NVIDIA H200 (141 GB)"})
+KINDS = ["memory", "link", "renameat2", "directory", "claims-lock"]
+
+
+class Clock:
+    """Monotonic seconds that pass when told."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=KINDS)
+def open_mailbox(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock):
+    """Opens the mailbox; again and again it is the same one, as other processes would see it."""
+    if request.param == "memory":
+        only = MemoryMailbox(clock=clock)
+        return lambda: only
+    root = tmp_path / 'a folder\'s "name"\nof two lines'
+    lock = "claims" if request.param == "claims-lock" else "flock"
+    commit = "link" if request.param == "claims-lock" else request.param
+    return lambda: FileMailbox(root, clock=clock, commit=commit, lock=lock)
+
+
+@pytest.fixture
+def mailbox(open_mailbox: Callable[[], Mailbox]) -> Mailbox:
+    return open_mailbox()
+
+
+def request(number: int, device_kind: str = "cpu") -> EvalRequest:
+    task = Task(suite="s", id="1", name="one", source="class Model: pass  # \ud800 é")
+    return EvalRequest(
+        task=task, candidate_source=f"# {number}", device_kind=device_kind, image_digest="i"
+    )
+
+
+def result(of: EvalRequest, message: str = "") -> EvalResult:
+    return EvalResult(key=of.key, status=EvalStatus.TIMEOUT, message=message)
+
+
+def beat(worker_id: str, counter: int = 1) -> WorkerBeat:
+    return WorkerBeat(
+        worker_id=worker_id,
+        host="h",
+        pid=1,
+        start_token=worker_id,
+        counter=counter,
+        state="idle",
+        device_kind="cpu",
+        started_at=0.0,
+    )
+
+
+def take(mailbox: Mailbox, worker_id: str = "w") -> Claim:
+    (claim,) = mailbox.claim(worker_id, CPU)
+    return claim
+
+
+def test_a_request_comes_out_as_it_went_in_and_its_result_too(mailbox):
+    sent = request(1)
+    assert mailbox.put(sent)
+    claim = take(mailbox)
+    assert (claim.request, claim.attempt) == (sent, 1)
+    assert mailbox.judging(claim)
+    assert mailbox.results([sent.request_id]) == {}
+    verdict = result(sent, "späť")
+    assert mailbox.commit(claim, verdict)
+    assert mailbox.results([sent.request_id, "f" * 32]) == {sent.request_id: verdict}
+    assert mailbox.counts() == QueueCounts(new=0, claimed=0, done=1, dead=0)
+
+
+def test_put_is_idempotent_while_new_claimed_and_done(open_mailbox):
+    agent, worker, sent = open_mailbox(), open_mailbox(), request(1)
+    assert agent.put(sent)
+    assert not agent.put(sent)
+    claim = take(worker)
+    assert not agent.put(sent)
+    worker.judging(claim)
+    assert not agent.put(sent)
+    worker.commit(claim, result(sent))
+    assert not agent.put(sent)
+    assert agent.counts() == QueueCounts(new=0, claimed=0, done=1, dead=0)
+    agent.discard([sent.request_id])
+    assert agent.put(sent)
+
+
+def test_requests_are_claimed_in_the_order_of_their_putting(mailbox):
+    sent = [request(i) for i in range(12)]
+    for one in sent:
+        mailbox.put(one)
+    first = mailbox.claim("w", CPU, limit=5)
+    second = mailbox.claim("v", CPU, limit=100)
+    assert [c.request for c in first + second] == sent
+    assert mailbox.claim("w", CPU) == ()
+
+
+def test_a_released_request_goes_back_to_its_place(mailbox):
+    sent = [request(i) for i in range(3)]
+    for one in sent:
+        mailbox.put(one)
+    claim = take(mailbox)
+    mailbox.judging(claim)
+    mailbox.release(claim)
+    again = mailbox.claim("v", CPU, limit=3)
+    assert [(c.request, c.attempt) for c in again] == [(one, 1) for one in sent]
+
+
+def test_only_a_worker_with_the_device_claims(mailbox):
+    mailbox.put(request(1, device_kind="NVIDIA H200 (141 GB)"))
+    mailbox.put(request(2))
+    assert [c.request for c in mailbox.claim("w", CPU, 10)] == [request(2)]
+    assert mailbox.claim("w", frozenset({"NVIDIA H200 (141 GB"}), 10) == ()
+    (claim,) = mailbox.claim("w", GPU | {"other"}, 10)
+    assert claim.request.device_kind == "NVIDIA H200 (141 GB)"
+
+
+def test_the_first_commit_stands(open_mailbox, clock):
+    agent, slow, fast = open_mailbox(), open_mailbox(), open_mailbox()
+    sent = request(1)
+    agent.put(sent)
+    old = take(slow, "slow")
+    slow.judging(old)
+    lose(agent, clock)
+    new = take(fast, "fast")
+    assert new.attempt == 2
+    assert fast.commit(new, result(sent, "fast"))
+    assert not slow.commit(old, result(sent, "slow"))
+    assert agent.results([sent.request_id])[sent.request_id].message == "fast"
+    assert agent.counts() == QueueCounts(new=0, claimed=0, done=1, dead=0)
+
+
+def test_the_commit_of_a_worker_taken_for_dead_still_stands(open_mailbox, clock):
+    agent, slow, other = open_mailbox(), open_mailbox(), open_mailbox()
+    sent = request(1)
+    agent.put(sent)
+    old = take(slow, "slow")
+    slow.judging(old)
+    lose(agent, clock)
+    assert agent.counts().new == 1
+    assert slow.commit(old, result(sent, "slow"))
+    assert other.claim("other", CPU) == ()
+    assert agent.results([sent.request_id])[sent.request_id].message == "slow"
+    assert agent.counts() == QueueCounts(new=0, claimed=0, done=1, dead=0)
+
+
+def test_a_discarded_request_takes_no_late_commit(open_mailbox, clock):
+    agent, slow, fast = open_mailbox(), open_mailbox(), open_mailbox()
+    sent = request(1)
+    agent.put(sent)
+    old = take(slow, "slow")
+    lose(agent, clock)
+    new = take(fast, "fast")
+    assert slow.commit(old, result(sent))
+    agent.discard([sent.request_id])
+    assert not fast.judging(new)
+    assert not fast.commit(new, result(sent))
+    assert agent.results([sent.request_id]) == {}
+    assert agent.counts() == QueueCounts(new=0, claimed=0, done=0, dead=0)
+
+
+def test_a_lost_claim_can_neither_be_judged_nor_released(open_mailbox, clock):
+    agent, slow, fast = open_mailbox(), open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    old = take(slow, "slow")
+    lose(agent, clock)
+    new = take(fast, "fast")
+    assert not slow.judging(old)
+    slow.release(old)
+    assert fast.judging(new)
+    assert agent.counts() == QueueCounts(new=0, claimed=1, done=0, dead=0)
+
+
+def test_a_result_of_another_request_is_refused(mailbox):
+    mailbox.put(request(1))
+    claim = take(mailbox)
+    with pytest.raises(ValueError, match="for the request"):
+        mailbox.commit(claim, result(request(2)))
+    assert mailbox.counts().claimed == 1
+
+
+def test_deaths_count_only_while_judging(open_mailbox, clock):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    for _ in range(5):
+        assert take(worker).attempt == 1
+        lose(agent, clock)
+    assert agent.counts() == QueueCounts(new=1, claimed=0, done=0, dead=0)
+
+
+def test_the_dead_letter_is_the_commit(open_mailbox, clock):
+    agent, worker = open_mailbox(), open_mailbox()
+    sent = request(1)
+    agent.put(sent)
+    for attempt in (1, 2, 3):
+        claim = take(worker)
+        assert claim.attempt == attempt
+        worker.judging(claim)
+        lose(agent, clock)
+    assert worker.claim("w", CPU) == ()
+    dead = agent.results([sent.request_id])[sent.request_id]
+    assert (dead.status, dead.key) == (EvalStatus.WORKER_LOST, sent.key)
+    assert not worker.commit(claim, result(sent))
+    assert not agent.put(sent)
+    assert agent.counts() == QueueCounts(new=0, claimed=0, done=1, dead=1)
+
+
+def test_a_worker_known_to_be_dead_is_lost_at_once(open_mailbox):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    worker.beat(beat("w"))
+    take(worker)
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: b.worker_id == "w") == 0
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: None) == 0
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: False) == 1
+    assert agent.workers() == ()
+    assert agent.counts().new == 1
+
+
+def test_a_counter_that_stands_still_on_our_clock_is_a_lost_worker(open_mailbox, clock):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    worker.beat(beat("w", counter=1))
+    take(worker)
+    for counter in (2, 3, 4):
+        clock.now_s += 50
+        worker.beat(beat("w", counter))
+        assert agent.requeue_lost(stale_s=60, is_alive=lambda b: None) == 0
+    clock.now_s += 59
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: True) == 0
+    clock.now_s += 2
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: True) == 1
+
+
+def test_a_claim_of_a_worker_that_never_beat_goes_stale(open_mailbox, clock):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    take(worker)
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: True) == 0
+    clock.now_s += 61
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: True) == 1
+
+
+def test_workers_are_seen_until_they_retire(open_mailbox):
+    reader, writer = open_mailbox(), open_mailbox()
+    full = dataclasses.replace(
+        beat("a.b/c d\n"), state="judging", request_id="f" * 32, walltime_end=5.5, phase="load"
+    )
+    writer.beat(beat("z"))
+    writer.beat(beat("a.b/c d\n"))
+    writer.beat(full)
+    assert [seen.beat for seen in reader.workers()] == [full, beat("z")]
+    assert all(0 <= seen.age_s < 60 for seen in reader.workers())
+    writer.retire("z")
+    writer.retire("z")
+    assert [seen.beat for seen in reader.workers()] == [full]
+
+
+def test_closing_and_reopening(open_mailbox):
+    agent, worker = open_mailbox(), open_mailbox()
+    assert not worker.closed()
+    agent.close()
+    agent.close()
+    assert worker.closed()
+    agent.reopen()
+    agent.reopen()
+    assert not worker.closed()
+
+
+def test_discarding_what_is_not_there_does_nothing(mailbox):
+    mailbox.put(request(1))
+    mailbox.discard([request(2).request_id])
+    assert mailbox.counts().new == 1
+
+
+def lose(agent: Mailbox, clock: Clock) -> None:
+    """All claims are lost: no worker here beats, and time passes."""
+    agent.requeue_lost(stale_s=60, is_alive=lambda b: None)
+    clock.now_s += 61
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: None) == 1
