@@ -194,12 +194,14 @@ def _check(workflow: Workflow, node: MapNode, sources: Mapping[str, str]) -> Non
         raise UsageError(
             "evaluate.tiers: a tier stands twice", where=place("evaluate.tiers", "evaluate")
         )
+    spent = ("budget.max_usd", "budget")
     for role, model in models.items():
+        asked = (f"models.{role}.provider", "models")
         _check_url(model, role, place(f"models.{role}.base_url", "models"))
         if workflow.asks_models and model.is_paid and workflow.budget.max_usd <= 0:
             raise UsageError(
                 f"budget.max_usd is required: models.{role} is paid for",
-                where=place("budget.max_usd", "budget"),
+                where=place(*spent) if "budget" in node.items else place(*asked),
                 valid="an amount above 0, in US dollars",
                 fix="add `max_usd: 5` to budget, or give the base_url of a server of your own",
             )

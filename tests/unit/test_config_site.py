@@ -1,0 +1,129 @@
+"""A site file, the shipped ones, and the user's own upon them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.config import Site, load_site, recognise_site, site_names
+from pike_hpc.config.site import read_site, shipped_sites_dir, site_node
+from pike_hpc.records import UsageError
+
+SMALLEST = "schema_version: 1\nname: small\nscheduler: local\npaths: {work: runs}\n"
+SITES = shipped_sites_dir()
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.yaml"
+    file.write_text(text)
+    return file
+
+
+def refused(tmp_path: Path, text: str) -> UsageError:
+    write(tmp_path, "small", text)
+    with pytest.raises(UsageError) as caught:
+        load_site("small", sites_dir=tmp_path)
+    return caught.value
+
+
+def test_what_is_optional_has_a_default(tmp_path: Path) -> None:
+    write(tmp_path, "small", SMALLEST)
+    site = load_site("small", sites_dir=tmp_path)
+    assert (site.container.engine, site.agent.where, site.account) == ("auto", "shell", None)
+    assert site.runs_dir == Path("runs")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("schema_version: 1\nname: small\nscheduler: local\n", 1, "missing key 'paths'"),
+        ("schema_version: 1\nname: small\nscheduler: local\npaths: {}\n", 4, "'paths.work'"),
+        (SMALLEST.replace("local", "pbs"), 3, "'pbs' is not valid"),
+        (SMALLEST.replace("local", "off"), 3, "expected text"),
+        (SMALLEST.replace("1", "9"), 1, "needs a newer pike-hpc"),
+        (SMALLEST + "worker_job: {walltime_minutes: 12:30:00}\n", 5, "base 60"),
+        (SMALLEST + "worker_job: {walltime_minutes: 0}\n", 5, "less than 1"),
+        (SMALLEST + "worker_job: {gpu: 4}\n", 5, "unknown key 'worker_job.gpu'"),
+        (SMALLEST + "container: {engine: singularity}\n", 5, "'singularity' is not valid"),
+        (SMALLEST + "container: {engine: apptainer}\n", 5, "image is required"),
+        (SMALLEST + "agent: {where: array}\n", 5, "needs scheduler slurm"),
+        (SMALLEST + "setup: module load python\n", 5, "expected a list"),
+        (SMALLEST + "account: 1234\n", 5, "expected text"),
+        (SMALLEST + "sources: {worker_job.qso: x}\n", 5, "no key 'worker_job.qso'"),
+        (SMALLEST + "key_files: {OPENAI_API_KEY: /k}\n", 5, "your own site file"),
+    ],
+)
+def test_a_wrong_site_is_one_message(tmp_path: Path, text: str, line: int, says: str) -> None:
+    error = refused(tmp_path, text)
+    assert says in error.what
+    assert error.where == f"{tmp_path}/small.yaml:{line}"
+
+
+def test_an_unknown_site_names_the_valid_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_site("perlmuter", sites_dir=SITES)
+    assert "perlmutter" in (caught.value.valid or "")
+    assert caught.value.fix == "did you mean 'perlmutter'?"
+    assert "template" not in (caught.value.valid or "")
+
+
+def test_a_path_to_a_file_is_a_site_too(tmp_path: Path) -> None:
+    file = write(tmp_path / "elsewhere", "small", SMALLEST)
+    assert load_site(str(file), sites_dir=SITES).name == "small"
+
+
+def test_the_users_file_completes_the_shipped_one(tmp_path: Path) -> None:
+    write(tmp_path / "shipped", "small", SMALLEST + "worker_job: {cpus: 4, qos: a}\n")
+    own = write(tmp_path / "user/sites", "small", "account: m1\nworker_job: {qos: b}\n")
+    sources: dict[str, str] = {}
+    node = site_node("small", sites_dir=tmp_path / "shipped", user_dir=tmp_path / "user")
+    site = read_site(node, sources)
+    assert (site.account, site.worker_job.cpus, site.worker_job.qos) == ("m1", 4, "b")
+    assert sources["worker_job.qos"] == f"{own}:2"
+    assert sources["worker_job.cpus"] == f"{tmp_path}/shipped/small.yaml:5"
+
+
+def test_a_user_may_have_a_site_of_their_own_with_keys_in_files(tmp_path: Path) -> None:
+    write(tmp_path / "user/sites", "mine", SMALLEST + "key_files: {OPENAI_API_KEY: /k}\n")
+    assert "mine" in site_names(SITES, tmp_path / "user")
+    site = load_site("mine", sites_dir=SITES, user_dir=tmp_path / "user")
+    assert site.key_files == {"OPENAI_API_KEY": "/k"}
+
+
+def test_a_login_node_is_recognised() -> None:
+    assert recognise_site({"NERSC_HOST": "perlmutter"}, sites_dir=SITES) == "perlmutter"
+    assert recognise_site({"NERSC_HOST": "cori"}, sites_dir=SITES) is None
+    assert recognise_site({}, sites_dir=SITES) is None
+
+
+SHIPPED = (*site_names(SITES, None), "template")
+
+
+def shipped(name: str, sources: dict[str, str]) -> Site:
+    return read_site(
+        site_node(str(SITES / f"{name}.yaml"), sites_dir=SITES, user_dir=None), sources
+    )
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_site_reads_and_is_named_as_its_file(name: str) -> None:
+    site = shipped(name, {})
+    assert site.name == name
+    assert site.account is None
+    assert site.key_files == {}
+
+
+@pytest.mark.parametrize("name", sorted(set(SHIPPED) - {"local"}))
+def test_every_value_of_a_shipped_cluster_says_where_it_is_documented(name: str) -> None:
+    sources: dict[str, str] = {}
+    documented: Mapping[str, str] = shipped(name, sources).sources
+    written = {k for k, v in sources.items() if v != "default" and not k.startswith("sources.")}
+    if name == "template":
+        written = {"scheduler", "paths.work"}
+    missing = {
+        k
+        for k in written
+        if k not in documented and not any(k.startswith(f"{d}.") for d in documented)
+    }
+    assert not missing
