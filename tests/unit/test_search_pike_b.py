@@ -330,3 +330,12 @@ def test_a_model_search_needs_a_model_and_an_end():
     with pytest.raises(UsageError, match=r"budget\.queries_per_task"):
         pike_b(0)
     assert isinstance(pike_b(0, phases=1).decide(replay([]))[0], AskModel)
+
+
+def test_what_is_lost_is_spent_so_fewer_queries_are_asked_for_again():
+    game = Game(pike_b(5, branches=3, fix_attempts=1), {})
+    game.ask(game.strategy.decide(game.view)[0])
+    queries = [game.reserve(a) for a in game.strategy.decide(game.view)]
+    for branch in (0, 2):
+        game.view.apply(QueryLost(query_id=queries[branch]))
+    assert [a.node for a in game.strategy.decide(game.view)] == ["p0/b0/r0"]
