@@ -1,0 +1,23 @@
+"""submitit's door: how workers and agents are started, here or through Slurm.
+
+Both ways run the same command line, `pike-hpc worker RUN` or `pike-hpc agent RUN --tasks RANGE`,
+wrapped as submitit's CommandFunction, so that no pickled object of ours outlives an edit.
+"""
+
+from pike_hpc.launch.code import pack_code
+from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
+from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run
+from pike_hpc.launch.plan import plan_jobs, slurm_parameters
+
+__all__ = [
+    "Job",
+    "JobRecord",
+    "Launcher",
+    "LocalLauncher",
+    "SlurmLauncher",
+    "dry_run",
+    "pack_code",
+    "plan_jobs",
+    "read_jobs",
+    "slurm_parameters",
+]

@@ -1,0 +1,79 @@
+"""What is to be started, and the record of what was: RUN/slurm/jobs.jsonl.
+
+The record is append-only and written after the start: a crash between the two loses a line of
+bookkeeping, never work, because workers and controllers identify themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pike_hpc.records import CodecError, from_json, to_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One command to run as one job."""
+
+    kind: str
+    """worker or agent."""
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the job's environment: variable to value."""
+    unset: tuple[str, ...] = ()
+    """Taken out of it: a worker sees no API key."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The argument vector, environment included, so that none is ever pickled."""
+        unset = tuple(word for name in self.unset for word in ("-u", name))
+        added = tuple(f"{name}={value}" for name, value in sorted(self.env.items()))
+        return ("env", *unset, *added, *self.argv) if unset or added else self.argv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job that was started."""
+
+    job_id: str
+    kind: str
+    name: str
+    launcher: str
+    """local or slurm."""
+    host: str
+    submitted_at: float
+    argv: tuple[str, ...]
+
+
+def jobs_file(run_dir: Path) -> Path:
+    """Where the records of a run lie."""
+    return run_dir / "slurm" / "jobs.jsonl"
+
+
+def append_jobs(run_dir: Path, records: tuple[JobRecord, ...]) -> None:
+    """Add records, on disk when this returns."""
+    path = jobs_file(run_dir)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(to_json(r) + "\n" for r in records)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_jobs(run_dir: Path) -> tuple[JobRecord, ...]:
+    """The jobs started for a run so far, oldest first. A torn last line is left out."""
+    try:
+        lines = jobs_file(run_dir).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+    records = []
+    for line in lines:
+        try:
+            records.append(from_json(JobRecord, line))
+        except CodecError:
+            continue
+    return tuple(records)

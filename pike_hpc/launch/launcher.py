@@ -1,0 +1,121 @@
+"""Start jobs through submitit: on this machine, through Slurm, or only on paper.
+
+`LocalLauncher` is a product (SITE=local) and the stand-in for Slurm in tests. The jobs leave the
+terminal's session by themselves (see `pike_hpc.cli.jobs`), so that Ctrl-C stops the follower
+first and the follower stops the jobs in order.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import submitit
+from submitit.slurm import slurm as submitit_slurm
+
+from pike_hpc.launch.jobs import Job, JobRecord, append_jobs
+from pike_hpc.records import TryAgainLater, UsageError
+
+_FOREVER_MIN = 60 * 24 * 30
+"""submitit's local executor stops a job after two minutes unless told otherwise."""
+
+
+class Launcher(Protocol):
+    """Starts jobs of one kind, all alike but for their arguments."""
+
+    def submit(self, jobs: Sequence[Job]) -> tuple[JobRecord, ...]:
+        """Start all; an array where the scheduler has arrays. Raises TryAgainLater."""
+        ...
+
+
+class LocalLauncher:
+    """Processes of this machine, through submitit's local executor."""
+
+    def __init__(self, run_dir: Path, *, gpus: Sequence[int] = ()) -> None:
+        self._run_dir = run_dir
+        self._gpus = tuple(gpus)
+
+    def submit(self, jobs: Sequence[Job]) -> tuple[JobRecord, ...]:
+        """Start each job as a process group of its own."""
+        executor = submitit.LocalExecutor(self._run_dir / "slurm")
+        executor.update_parameters(
+            timeout_min=_FOREVER_MIN,
+            tasks_per_node=1,
+            stderr_to_stdout=True,
+            gpus_per_node=len(self._gpus),
+            visible_gpus=self._gpus,
+        )
+        records = tuple(
+            _record(job, executor.submit(_command(job)).job_id, "local") for job in jobs
+        )
+        append_jobs(self._run_dir, records)
+        return records
+
+
+class SlurmLauncher:
+    """sbatch, through submitit; several jobs become one array."""
+
+    def __init__(self, run_dir: Path, parameters: Mapping[str, Any]) -> None:
+        self._run_dir = run_dir
+        self._parameters = dict(parameters)
+
+    def submit(self, jobs: Sequence[Job]) -> tuple[JobRecord, ...]:
+        """One sbatch call for all jobs. Raises TryAgainLater where Slurm refuses or is absent."""
+        try:
+            executor = submitit.SlurmExecutor(self._run_dir / "slurm")
+            executor.update_parameters(**self._parameters)
+            with executor.batch():
+                started = [executor.submit(_command(job)) for job in jobs]
+        except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise TryAgainLater(
+                f"Slurm took no job: {reason}",
+                where="sbatch, through submitit",
+                fix="check `sinfo` and the account, then run the same command again",
+            ) from error
+        except NameError as error:
+            raise UsageError(
+                str(error).splitlines()[0],
+                where="the site's worker_job or agent section",
+                fix="keys under `extra` are passed to sbatch as they are",
+            ) from error
+        records = tuple(
+            _record(job, job_id.job_id, "slurm") for job, job_id in zip(jobs, started, strict=True)
+        )
+        append_jobs(self._run_dir, records)
+        return records
+
+
+def dry_run(run_dir: Path, jobs: Sequence[Job], parameters: Mapping[str, Any] | None) -> str:
+    """The sbatch script (with parameters) or the commands (without) that submit would start."""
+    if parameters is None:
+        return "\n".join(shlex.join(job.command) for job in jobs)
+    rest = dict(parameters)
+    text: str = submitit_slurm._make_sbatch_string(  # the very function that submit uses
+        command=shlex.join(jobs[0].command),
+        folder=run_dir / "slurm",
+        map_count=len(jobs) if len(jobs) > 1 else None,
+        **rest,
+    )
+    return text
+
+
+def _command(job: Job) -> Callable[[], str]:
+    command: Callable[[], str] = submitit.helpers.CommandFunction(list(job.command), verbose=False)
+    return command
+
+
+def _record(job: Job, job_id: str, launcher: str) -> JobRecord:
+    return JobRecord(
+        job_id=str(job_id),
+        kind=job.kind,
+        name=job.name,
+        launcher=launcher,
+        host=socket.gethostname(),
+        submitted_at=time.time(),
+        argv=job.argv,
+    )

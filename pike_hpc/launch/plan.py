@@ -1,0 +1,92 @@
+"""From a resolved configuration to the jobs it needs and the Slurm parameters they carry. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pike_hpc.config import Resolved
+from pike_hpc.launch.jobs import Job
+
+_CHECKPOINT_S = 120
+"""Seconds before walltime at which Slurm signals a worker to drain."""
+
+
+def plan_jobs(
+    resolved: Resolved,
+    run_dir: Path,
+    task_ids: Sequence[str],
+    *,
+    python: str,
+    lib: Path,
+    gpus: Sequence[int] = (),
+) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
+    """(workers, agents) of a run.
+
+    Args:
+        resolved: the configuration.
+        run_dir: the run folder, an absolute path.
+        task_ids: ids of the run's tasks.
+        python: the interpreter of the jobs.
+        lib: the folder with the run's own code.
+        gpus: indices of this machine's GPUs to share among local workers.
+    """
+    # -P: the folder a job starts in, often a clone, must not shadow the run's own code.
+    start = (python, "-P", "-m", "pike_hpc")
+    env = {"PYTHONPATH": str(lib), "PYTHONUNBUFFERED": "1"}
+    keys = tuple(sorted({m.key_env for m in resolved.workflow.models.values() if m.key_env}))
+    local = resolved.site.scheduler == "local"
+    workers = tuple(
+        Job(
+            kind="worker",
+            name=f"pike-worker-{n}",
+            argv=(*start, "worker", str(run_dir)),
+            env=env | ({"CUDA_VISIBLE_DEVICES": str(gpus[n % len(gpus)])} if gpus else {}),
+            unset=keys,
+        )
+        for n in range(resolved.workflow.workers.count)
+    )
+    per_job = len(task_ids) if local else resolved.site.agent.tasks_per_job
+    agents = tuple(
+        Job(
+            kind="agent",
+            name=f"pike-agent-{n}",
+            argv=(*start, "agent", str(run_dir), "--tasks", ",".join(chunk)),
+            env=env,
+        )
+        for n, chunk in enumerate(_chunks(task_ids, max(per_job, 1)))
+    )
+    return workers, agents
+
+
+def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]:
+    """submitit's Slurm parameters for jobs of `kind` (worker or agent) at this site."""
+    site = resolved.site
+    shape = site.worker_job if kind == "worker" else site.agent
+    parameters: dict[str, Any] = {
+        "job_name": name,
+        "time": shape.walltime_minutes,
+        "cpus_per_task": shape.cpus,
+        "qos": shape.qos,
+        "constraint": shape.constraint,
+        "account": site.account,
+        "setup": list(site.setup) or None,
+        "signal_delay_s": _CHECKPOINT_S,
+        "stderr_to_stdout": True,
+    }
+    extra: Mapping[str, Any] = {}
+    if kind == "worker":
+        extra = site.worker_job.extra
+        parameters["partition"] = site.worker_job.partition
+        if site.worker_job.gres:
+            parameters["gres"] = site.worker_job.gres
+        elif site.worker_job.gpus:
+            parameters["gpus_per_node"] = site.worker_job.gpus
+    if extra:
+        parameters["additional_parameters"] = dict(extra)
+    return {key: value for key, value in parameters.items() if value is not None}
+
+
+def _chunks(items: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]
