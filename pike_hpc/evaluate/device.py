@@ -1,0 +1,100 @@
+"""Which device judges here, and why: one sentence a person can check. No torch.
+
+A device kind names what a verdict's times hold for: `cpu`, or the GPU's model as the driver
+spells it (`nvidia-h200`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from pike_hpc.records import UsageError
+
+_QUERY = ("nvidia-smi", "--query-gpu=name,uuid,driver_version", "--format=csv,noheader")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a lane runs on."""
+
+    kind: str
+    """cpu, or the GPU's model."""
+    torch_device: str
+    """cpu or cuda."""
+    why: str
+    """What was chosen and why, for the first line a person sees."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that can be used, all of the same kind."""
+
+
+def detect(wanted: str = "auto", *, visible: str | None = None) -> Device:
+    """The device for `auto`, `cpu`, `cuda` or a kind such as `nvidia-h200`.
+
+    Args:
+        wanted: what the workflow or the command line says.
+        visible: CUDA_VISIBLE_DEVICES of the environment; empty means no GPU may be used.
+
+    Raises:
+        UsageError: a GPU was asked for and there is none, or torch cannot use it.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if wanted == "cpu":
+        return Device(kind="cpu", torch_device="cpu", why=f"cpu, {cores} cores (asked for)")
+    gpus, why_not = _gpus(visible)
+    if gpus:
+        kind = slug(gpus[0][0])
+        same = tuple(uuid for name, uuid, _ in gpus if slug(name) == kind)
+        found = f"{len(same)} x {gpus[0][0]}, driver {gpus[0][2]}"
+        if wanted in ("auto", "cuda", kind):
+            return Device(kind=kind, torch_device="cuda", why=f"cuda, {found}", gpus=same)
+        why_not = f"the GPU here is a {kind}"
+    if wanted == "auto":
+        return Device(kind="cpu", torch_device="cpu", why=f"cpu, {cores} cores ({why_not})")
+    raise UsageError(
+        f"no device {wanted!r} here: {why_not}",
+        valid="auto, cpu, cuda, or the GPU's model as in `nvidia-h200`",
+        fix="use --device auto, or run on a node with that GPU",
+    )
+
+
+def slug(name: str) -> str:
+    """`NVIDIA A100-SXM4-40GB` -> `nvidia-a100-sxm4-40gb`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def torch_version() -> str | None:
+    """The installed torch's version, torch itself not imported; None where there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def image_digest() -> str:
+    """What stands for the container image where there is none: the torch that judges."""
+    return f"host:torch-{torch_version() or 'none'}"
+
+
+def _gpus(visible: str | None) -> tuple[list[tuple[str, str, str]], str]:
+    """(name, uuid, driver) of each GPU; or none and the reason."""
+    if not shutil.which("nvidia-smi"):
+        return [], "no NVIDIA driver: nvidia-smi is not on PATH"
+    try:
+        done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi gives no answer: {type(error).__name__}"
+    rows = [tuple(c.strip() for c in line.split(",")) for line in done.stdout.splitlines()]
+    gpus = [(r[0], r[1], r[2]) for r in rows if len(r) == 3 and r[1].startswith("GPU-")]
+    if done.returncode != 0 or not gpus:
+        return [], "nvidia-smi lists no GPU"
+    version = torch_version() or ""
+    if "+cpu" in version:
+        return [], f"torch {version} was built without CUDA, so the {gpus[0][0]} is left idle"
+    if visible is not None and not visible.strip():
+        return [], "CUDA_VISIBLE_DEVICES is empty"
+    return gpus, ""

@@ -1,0 +1,101 @@
+"""From how a runner failed to a status and one sentence, both of the judge's own making.
+
+What a candidate controls here (a code, an exit status, the end of its log) chooses among failures
+and among fixed sentences; none of them passes.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from pike_hpc.evaluate.judge_host import Ending
+from pike_hpc.evaluate.judge_link import RunnerFailed
+from pike_hpc.evaluate.runner import Code, Op
+from pike_hpc.records import EvalStatus
+
+_CODES: dict[Code, tuple[EvalStatus, str]] = {
+    Code.RAISED: (EvalStatus.RUNTIME_ERROR, "raised an exception {while_}; see the log"),
+    Code.IMPORT_FAILED: (EvalStatus.BUILD_ERROR, "could not be imported; see the log"),
+    Code.COMPILE_FAILED: (EvalStatus.BUILD_ERROR, "did not compile {while_}; see the log"),
+    Code.NO_MODEL: (EvalStatus.REJECTED, "defines neither ModelNew nor Model once imported"),
+    Code.NOT_A_MODULE: (EvalStatus.REJECTED, "its ModelNew makes no torch.nn.Module"),
+    Code.CONSTRUCTOR_RAISED: (
+        EvalStatus.RUNTIME_ERROR,
+        "its constructor raised an exception; see the log",
+    ),
+    Code.NEED_SEED: (
+        EvalStatus.WRONG_STRUCTURE,
+        "the reference's weights have no place in it: use its names or its shapes in order, or "
+        "define prepare(state_dict)",
+    ),
+    Code.PREPARE_RAISED: (
+        EvalStatus.RUNTIME_ERROR,
+        "prepare(state_dict) raised an exception; see the log",
+    ),
+    Code.OUT_OF_MEMORY: (EvalStatus.OUT_OF_MEMORY, "ran out of memory {while_}"),
+    Code.OUTPUT_TREE: (
+        EvalStatus.WRONG_STRUCTURE,
+        "its output is not built like the reference's (tuple, list, dict, number of tensors)",
+    ),
+    Code.OUTPUT_TYPE: (
+        EvalStatus.WRONG_STRUCTURE,
+        "an output is no plain tensor where the reference's is",
+    ),
+    Code.OUTPUT_SHAPE: (
+        EvalStatus.WRONG_STRUCTURE,
+        "an output has another shape than the reference's",
+    ),
+    Code.OUTPUT_DTYPE: (
+        EvalStatus.WRONG_STRUCTURE,
+        "an output has another kind of number than the reference's",
+    ),
+}
+
+_WHILE = {
+    None: "while starting",
+    Op.IMPORT: "while being imported",
+    Op.LOAD: "while being constructed",
+    Op.RELOAD: "while taking weights",
+    Op.CALL: "in forward",
+    Op.AGAIN: "after forward",
+    Op.NULL: "after forward",
+}
+
+_NO_MEMORY = re.compile(r"bad_alloc|MemoryError|Cannot allocate memory|can't allocate memory")
+
+
+def explain(
+    failed: RunnerFailed, ending: Ending, calls: int, allowed_s: float
+) -> tuple[EvalStatus, str]:
+    """Status and sentence for a candidate's runner that failed.
+
+    Args:
+        failed: what the judge saw at the doorbell.
+        ending: what the lane saw of the process.
+        calls: calls of forward that were asked for so far.
+        allowed_s: the time it had, for the sentence.
+    """
+    doing = _WHILE[failed.op] + (f", call {calls}" if failed.op is Op.CALL else "")
+    if failed.kind == "code" and failed.code is not None:
+        status, text = _CODES[failed.code]
+        return status, text.format(while_=doing)
+    if failed.kind == "deadline":
+        return EvalStatus.TIMEOUT, f"did not finish within {allowed_s:.0f} s, stopped {doing}"
+    if failed.kind == "unasked":
+        return EvalStatus.RUNTIME_ERROR, f"rang the doorbell without being asked, {doing}"
+    return _gone(ending, doing)
+
+
+def _gone(ending: Ending, doing: str) -> tuple[EvalStatus, str]:
+    status = ending.status
+    if status is None:
+        return EvalStatus.RUNTIME_ERROR, f"gave up its doorbell {doing}"
+    number = -status if status < 0 else status - 128
+    if status in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return EvalStatus.OUT_OF_MEMORY, f"was killed {doing}, most likely for its memory"
+    if _NO_MEMORY.search(ending.tail[-4000:]):
+        return EvalStatus.OUT_OF_MEMORY, f"ran out of memory {doing}"
+    if number > 0 and number in {s.value for s in signal.Signals}:
+        return EvalStatus.RUNTIME_ERROR, f"crashed with {signal.Signals(number).name} {doing}"
+    return EvalStatus.RUNTIME_ERROR, f"exited with status {status} {doing}"

@@ -1,0 +1,100 @@
+"""The judge's side of its channel to the lane: ask for processes, report phases, hear of ends.
+
+The judge never starts or kills anything itself; in a container it could not see the processes.
+Knows nothing of what runners do.
+"""
+
+from __future__ import annotations
+
+import select
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pike_hpc.evaluate.wire import Channel, Gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a runner ended."""
+
+    status: int | None
+    """Its exit status before it was killed (-N or 128+N for signal N), None if it still ran."""
+    tail: str
+    """The end of what it printed. Hostile text."""
+
+
+class Host:
+    """Requests to the lane, answered in order."""
+
+    def __init__(self, channel: Channel, scratch: Path) -> None:
+        self._channel = channel
+        self._orders: list[dict[str, Any]] = []
+        self._answers: list[dict[str, Any]] = []
+        self._ended: set[int] = set()
+        self._places = 0
+        self._scratch = scratch
+
+    def fileno(self) -> int:
+        """For poll: readable means `pump` has something to do."""
+        return self._channel.fileno()
+
+    def place(self) -> Path:
+        """A new folder for the socket of one runner, open for any uid to enter."""
+        self._places += 1
+        folder = self._scratch / f"r{self._places}"
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)
+        return folder
+
+    def spawn(self, role: str, socket: Path) -> int:
+        """Start a runner that connects to `socket`; its number."""
+        return int(self._ask(ask="spawn", role=role, socket=str(socket))["runner"])
+
+    def kill(self, runner: int, grace_s: float) -> Ending:
+        """End a runner and everything below it, after `grace_s` to end by itself."""
+        answer = self._ask(ask="kill", runner=runner, grace_s=grace_s)
+        self._ended.discard(runner)
+        return Ending(status=answer["status"], tail=answer["tail"])
+
+    def cpu_s(self, runner: int) -> float:
+        """CPU seconds that the runner and everything below it used so far."""
+        return float(self._ask(ask="cpu", runner=runner)["cpu_s"])
+
+    def phase(self, name: str) -> None:
+        """Say what is being done; also a sign of life."""
+        self._channel.send(phase=name)
+
+    def deliver(self, **message: Any) -> None:
+        """Send the outcome of an order."""
+        self._channel.send(**message)
+
+    def has_ended(self, runner: int) -> bool:
+        """Whether the lane has seen the runner's own process end."""
+        return runner in self._ended
+
+    def pump(self) -> None:
+        """Sort what the lane sent. Raises Gone."""
+        for message in self._channel.receive():
+            if "ended" in message:
+                self._ended.add(int(message["ended"]))
+            elif "order" in message:
+                self._orders.append(message)
+            else:
+                self._answers.append(message)
+
+    def next_order(self) -> dict[str, Any] | None:
+        """The next thing to do; None when the lane is gone."""
+        try:
+            while not self._orders:
+                select.select([self._channel], [], [])
+                self.pump()
+        except Gone:
+            return None
+        return self._orders.pop(0)
+
+    def _ask(self, **message: Any) -> dict[str, Any]:
+        self._channel.send(**message)
+        while not self._answers:
+            self.pump()
+        return self._answers.pop(0)

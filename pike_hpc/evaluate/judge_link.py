@@ -1,0 +1,262 @@
+"""The judge's end of one runner: shared buffers, two pipes, a clock around every call.
+
+Everything that comes from the other side is hostile: the done pipe yields one bounded integer,
+the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds: the flag
+O_NONBLOCK of an eventfd belongs to both sides, so a candidate could make the judge block. The
+input becomes visible after the clock starts and the output is taken before it stops, so work done
+early, late or elsewhere gains nothing (reference/evaluator.md 2.2.2).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
+from pike_hpc.evaluate.judge_host import Ending, Host
+from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes
+from pike_hpc.evaluate.runner import BELL, Code, Op
+
+START_TIMEOUT_S = 120.0
+"""Importing torch from a cold parallel file system takes this long at worst."""
+
+_FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5
+"""All bits set is a NaN in every float format; integers get a pattern that is no small number."""
+
+
+class RunnerFailed(Exception):
+    """The runner did not do what it was asked."""
+
+    def __init__(self, runner: int, kind: str, op: Op | None, code: Code | None = None) -> None:
+        super().__init__(f"runner {runner}: {kind} {op!r} {code!r}")
+        self.runner = runner
+        self.kind = kind
+        """code, gone, deadline or unasked."""
+        self.op, self.code = op, code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What judge and runner agree on: trees and slots."""
+
+    input_tree: Any
+    input_slots: tuple[Slot, ...]
+    output_tree: Any
+    output_slots: tuple[Slot, ...]
+    weight_slots: tuple[Slot, ...]
+
+    def setup(self, device: str, threads: int, task: str, candidate: str | None) -> bytes:
+        """The JSON a runner starts from."""
+        text = json.dumps(
+            {
+                "device": device,
+                "threads": threads,
+                "task": task,
+                "candidate": candidate,
+                "input_tree": self.input_tree,
+                "output_tree": self.output_tree,
+                "input_slots": [s.as_json() for s in self.input_slots],
+                "output_slots": [s.as_json() for s in self.output_slots],
+                "weight_slots": [s.as_json() for s in self.weight_slots],
+            }
+        )
+        return text.encode("ascii")
+
+
+class RunnerLink:
+    """One runner process, from its start to its end."""
+
+    def __init__(self, host: Host, role: str) -> None:
+        """Start the process; it imports torch while the caller goes on."""
+        self._host = host
+        self._place = host.place()
+        address = self._place / "s"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(address))
+        address.chmod(0o666)
+        self._listener.listen(1)
+        self._buffers: list[SharedBuffer] = []
+        self._pipes: list[int] = []
+        self._ending: Ending | None = None
+        self.number = host.spawn(role, address)
+
+    def attach(self, frame: Frame, setup: bytes) -> None:
+        """Share the buffers. Raises RunnerFailed, which is never the candidate's fault here."""
+        self._slots = frame.output_slots
+        self._input = SharedBuffer("inputs", buffer_bytes(frame.input_slots))
+        self._output = SharedBuffer("outputs", buffer_bytes(frame.output_slots))
+        self._weights = SharedBuffer("weights", buffer_bytes(frame.weight_slots))
+        self._buffers = [self._input, self._output, self._weights]
+        self._weight_slots = frame.weight_slots
+        self._poison = poison(frame.output_slots)
+        self._deadline = time.monotonic() + START_TIMEOUT_S
+        self._await(self._listener.fileno(), None)
+        link, _ = self._listener.accept()
+        bell_read, self._bell = os.pipe2(os.O_CLOEXEC)
+        self._done, done_write = os.pipe2(os.O_CLOEXEC)
+        self._pipes = [self._bell, self._done]
+        os.set_blocking(self._bell, False)
+        os.set_blocking(self._done, False)
+        setup_file = sealed_file("setup", setup)
+        given = [bell_read, done_write, setup_file, *(b.fd for b in self._buffers)]
+        try:
+            socket.send_fds(link, [b"!"], given)
+        except OSError:
+            raise RunnerFailed(self.number, "gone", None) from None
+        finally:
+            link.close()
+            self._listener.close()
+            for fd in (bell_read, done_write, setup_file):
+                os.close(fd)
+        self._waiting = select.poll()
+        self._waiting.register(self._done, select.POLLIN)
+        self._waiting.register(self._host, select.POLLIN)
+        self._wait(None)
+
+    def allow(self, seconds: float) -> None:
+        """From now on the runner has this long, over all that it is asked."""
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time allowed."""
+        return self._deadline - time.monotonic()
+
+    def do(self, op: Op, *, by_seed: bool = False, seed: int = 0) -> float:
+        """Have `op` done; the seconds it took. Raises RunnerFailed."""
+        start = time.perf_counter_ns()
+        self._ring(op, by_seed, seed)
+        self._wait(op)
+        return (time.perf_counter_ns() - start) / 1e9
+
+    def window(self, op: Op, inputs: memoryview, answer: memoryview) -> float:
+        """One call on `inputs`, its output bytes copied to `answer`; milliseconds.
+
+        Raises RunnerFailed.
+        """
+        self._output.bytes[:] = self._poison
+        start = time.perf_counter_ns()
+        self._input.bytes[:] = inputs
+        self._ring(op, False, 0)
+        self._wait(op)
+        answer[:] = self._output.bytes
+        return (time.perf_counter_ns() - start) / 1e6
+
+    def inputs_changed(self, inputs: memoryview) -> bool:
+        """Whether the shared input is no longer what the last window put there."""
+        return bool(self._input.bytes != inputs)
+
+    def put_weights(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Write the weights buffer, in the order of its slots."""
+        for view, tensor in zip(views(self._weight_slots, self._weights.map), tensors, strict=True):
+            view.copy_(tensor)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the input and of the output buffer."""
+        return self._input.size_bytes, self._output.size_bytes
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the runner and everything below it."""
+        return self._host.cpu_s(self.number)
+
+    def end(self, grace_s: float = 0.0) -> Ending:
+        """Kill it and all below, and let go of what was shared. Can be called again.
+
+        Args:
+            grace_s: how long it may take to end by itself, where its own status matters.
+        """
+        if self._ending is None:
+            self._ending = self._host.kill(self.number, grace_s)
+            self._listener.close()
+            for fd in self._pipes:
+                os.close(fd)
+            for buffer in self._buffers:
+                buffer.close()
+        return self._ending
+
+    def _ring(self, op: Op, by_seed: bool, seed: int) -> None:
+        try:
+            early = os.read(self._done, 64)
+        except BlockingIOError:
+            early = None
+        if early is not None:
+            raise RunnerFailed(self.number, "unasked" if early else "gone", op)
+        try:
+            os.write(self._bell, BELL.pack(op, by_seed, seed))
+        except BlockingIOError:
+            raise RunnerFailed(self.number, "unasked", op) from None
+        except BrokenPipeError:
+            raise RunnerFailed(self.number, "gone", op) from None
+
+    def _wait(self, op: Op | None) -> None:
+        self._await(self._done, op)
+        answer = os.read(self._done, 64)
+        if not answer:
+            raise RunnerFailed(self.number, "gone", op)
+        code = answer[-1]
+        if code != Code.OK:
+            known = Code(code) if code in set(Code) else Code.RAISED
+            raise RunnerFailed(self.number, "code", op, known)
+
+    def _await(self, fd: int, op: Op | None) -> None:
+        """Until `fd` can be read. Raises RunnerFailed."""
+        waiting = getattr(self, "_waiting", None)
+        if waiting is None:
+            waiting = select.poll()
+            waiting.register(fd, select.POLLIN)
+            waiting.register(self._host, select.POLLIN)
+        while True:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise RunnerFailed(self.number, "deadline", op)
+            ready = {number for number, _ in waiting.poll(min(left, 60.0) * 1e3)}
+            if fd in ready:
+                return
+            if self._host.fileno() in ready:
+                self._host.pump()
+            if self._host.has_ended(self.number) and not select.select([fd], [], [], 0)[0]:
+                raise RunnerFailed(self.number, "gone", op)
+
+
+def views(slots: Sequence[Slot], raw: Any) -> list[torch.Tensor]:
+    """Tensors over the bytes of `raw`."""
+    return [
+        torch.frombuffer(raw, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(
+            s.shape
+        )
+        if s.count
+        else torch.empty(s.shape, dtype=getattr(torch, s.dtype))
+        for s in slots
+    ]
+
+
+def poison(slots: Sequence[Slot]) -> bytes:
+    """What an output buffer holds before a call."""
+    raw = bytearray([_OTHER_POISON]) * buffer_bytes(tuple(slots))
+    for slot in slots:
+        if slot.dtype in FLOATS:
+            end = slot.offset + slot.size_bytes
+            raw[slot.offset : end] = bytes([_FLOAT_POISON]) * slot.size_bytes
+    return bytes(raw)
+
+
+def unwritten(slots: Sequence[Slot], answer: memoryview) -> float:
+    """The part of the elements that still holds poison."""
+    total = left = 0
+    for slot in slots:
+        mark = _FLOAT_POISON if slot.dtype in FLOATS else _OTHER_POISON
+        raw = answer[slot.offset : slot.offset + slot.size_bytes]
+        if slot.count and slot.dtype != "bool":
+            flat = torch.frombuffer(raw, dtype=torch.uint8).view(slot.count, -1)
+            left += int((flat == mark).all(dim=1).sum())
+        total += slot.count
+    return left / total if total else 0.0

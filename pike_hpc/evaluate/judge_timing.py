@@ -1,0 +1,181 @@
+"""Request latency of a candidate against the reference, in blocks next to each other in time.
+
+Every window gets an input that nobody has seen, every output is kept and compared with what the
+reference's runner answered to the same input (reference/evaluator.md 2.2). Order within a block
+alternates. While the reference is timed the candidate must be idle: its CPU time tells.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from pike_hpc.evaluate.correctness import compare
+from pike_hpc.evaluate.judge_link import RunnerLink, views
+from pike_hpc.evaluate.layout import Slot
+from pike_hpc.evaluate.runner import Op
+from pike_hpc.evaluate.statistics import (
+    Block,
+    Estimate,
+    StopRule,
+    decide,
+    estimate,
+    windows_per_half,
+)
+
+NULL_WINDOWS = 20
+POOL_BYTES = 1 << 30
+"""Inputs and both sides' outputs of one block stay below this, at the price of fewer windows."""
+
+MAX_BUSY, BUSY_SLACK_S = 0.2, 0.05
+"""CPU use of an idle candidate: part of the time, plus what clock ticks and OpenMP's own
+spinning after a call add up to."""
+
+UNEQUAL = 1e-3
+"""Part of an integer output (such as an argmax) that may differ between two float32 programs."""
+
+
+class WrongAnswer(Exception):
+    """A timed output is wrong."""
+
+
+class Busy(Exception):
+    """The candidate worked while the reference was timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far a timed answer may be from the reference runner's, per output leaf."""
+
+    signals: tuple[float, ...]
+    limits: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Side:
+    """One runner of the pair."""
+
+    link: RunnerLink
+    answers: list[torch.Tensor] = field(default_factory=list)
+    """Room for the outputs of a block, one buffer a window."""
+
+    def run(self, inputs: list[torch.Tensor], count: int) -> list[float]:
+        """Windows over the first `count` inputs; the latency of each."""
+        return [
+            self.link.window(
+                Op.CALL, memoryview(inputs[i].numpy()), memoryview(self.answers[i].numpy())
+            )
+            for i in range(count)
+        ]
+
+
+class Stopwatch:
+    """Times one pair of runners."""
+
+    def __init__(
+        self,
+        reference: RunnerLink,
+        candidate: RunnerLink,
+        fresh_input: Callable[[], torch.Tensor],
+        tolerance: Tolerance,
+        slots: tuple[Slot, ...],
+    ) -> None:
+        self._reference, self._candidate = Side(reference), Side(candidate)
+        self._fresh, self._tolerance, self._slots = fresh_input, tolerance, slots
+        self._busy_s = self._idle_s = 0.0
+
+    def measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, bool]:
+        """The estimate, and whether the candidate was let go early.
+
+        Raises:
+            WrongAnswer, Busy: the candidate's own doing.
+            RunnerFailed: of either runner; `.link` tells whose.
+        """
+        start = time.monotonic()
+        first = self._room(1)
+        latency = max(self._pilot(side, first) for side in (self._reference, self._candidate))
+        count = self._affordable(windows_per_half(latency, rule))
+        null_ms = self._null(first[0], latency)
+        blocks: list[Block] = []
+        while True:
+            blocks.append(self._block(count, len(blocks) % 2 == 1))
+            found = estimate(blocks, null_ms, rng)
+            self._refuse_busy(len(blocks) >= rule.min_blocks)
+            decision = decide(found, len(blocks), time.monotonic() - start, rule)
+            if decision.stop:
+                self._refuse_busy(True)
+                return found, decision.early
+
+    def _room(self, count: int) -> list[torch.Tensor]:
+        """`count` fresh inputs, and room for as many outputs of each side."""
+        size = self._reference.link.sizes[1]
+        for side in (self._reference, self._candidate):
+            while len(side.answers) < count:
+                # Touched now, so that no window pays for page faults.
+                side.answers.append(torch.full((size,), 1, dtype=torch.uint8))
+        return [self._fresh() for _ in range(count)]
+
+    def _affordable(self, windows: int) -> int:
+        sizes = self._reference.link.sizes
+        return max(1, min(windows, POOL_BYTES // (sizes[0] + 2 * sizes[1])))
+
+    def _pilot(self, side: Side, inputs: list[torch.Tensor]) -> float:
+        """Latency of the best of three calls, so that the windows of a block can be counted."""
+        return min(side.run(inputs, 1)[0] for _ in range(3))
+
+    def _null(self, inputs: torch.Tensor, latency: float) -> float:
+        """The protocol's own constant: input written, doorbell, output copied, no model."""
+        count = NULL_WINDOWS if latency < 50.0 else 3
+        into = memoryview(self._reference.answers[0].numpy())
+        link = self._reference.link
+        return median(link.window(Op.NULL, memoryview(inputs.numpy()), into) for _ in range(count))
+
+    def _block(self, count: int, candidate_first: bool) -> Block:
+        # The first window of a half wakes threads and caches that slept; it is checked, not timed.
+        warm = 1 if count >= 3 else 0
+        inputs = self._room(count + warm)
+        times: dict[bool, list[float]] = {}
+        for is_candidate in (candidate_first, not candidate_first):
+            if is_candidate:
+                times[True] = self._candidate.run(inputs, count + warm)[warm:]
+            else:
+                times[False] = self._alone(inputs, count + warm)[warm:]
+        self._check(count + warm)
+        return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
+
+    def _alone(self, inputs: list[torch.Tensor], count: int) -> list[float]:
+        """Time the reference and watch the candidate's CPU time meanwhile."""
+        before, start = self._candidate.link.cpu_s(), time.monotonic()
+        times = self._reference.run(inputs, count)
+        self._idle_s += time.monotonic() - start
+        self._busy_s += self._candidate.link.cpu_s() - before
+        return times
+
+    def _refuse_busy(self, enough: bool) -> None:
+        if enough and self._busy_s > MAX_BUSY * self._idle_s + BUSY_SLACK_S:
+            raise Busy
+
+    def _check(self, count: int) -> None:
+        for i in range(count):
+            pairs = zip(
+                views(self._slots, self._candidate.answers[i].numpy()),
+                views(self._slots, self._reference.answers[i].numpy()),
+                self._tolerance.signals,
+                self._tolerance.limits,
+                strict=True,
+            )
+            for answer, reference, signal, bound in pairs:
+                if not agrees(answer, reference, signal, bound):
+                    raise WrongAnswer
+
+
+def agrees(answer: torch.Tensor, reference: torch.Tensor, signal: float, bound: float) -> bool:
+    """Whether a timed answer is the reference's, within `bound` signals."""
+    if not answer.is_floating_point() and not answer.is_complex():
+        return float((answer != reference).double().mean()) <= UNEQUAL if answer.numel() else True
+    return compare(answer, reference, signal).error <= bound

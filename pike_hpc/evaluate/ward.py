@@ -1,0 +1,103 @@
+"""The lane's side of one warden: start a runner, ask for its CPU time, end it.
+
+Knows how to talk to `warden.py` and nothing of judging.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pike_hpc.evaluate.wire import Channel, Gone
+
+_WARDEN = Path(__file__).with_name("warden.py")
+_ANSWER_TIMEOUT_S = 30.0
+
+
+class Ward:
+    """One runner under a warden."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        remove: Sequence[Path],
+    ) -> None:
+        """Start it. `remove` is deleted when it has ended, by the warden itself."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._warden = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-B", str(_WARDEN), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": "/usr/bin:/bin"},
+                start_new_session=True,
+            )
+        self._channel = Channel(ours)
+        self.has_ended = self._gone = False
+        self._answers: list[dict[str, Any]] = []
+        order = {
+            "argv": list(argv),
+            "env": dict(env),
+            "cwd": str(cwd),
+            "remove": [str(p) for p in remove],
+        }
+        self._tell(**order)
+
+    def fileno(self) -> int:
+        """For poll: readable means `pump` has news."""
+        return self._channel.fileno()
+
+    def pump(self) -> bool:
+        """Take what the warden said; True when the runner has just ended."""
+        before = self.has_ended
+        try:
+            for message in self._channel.receive():
+                if "ended" in message:
+                    self.has_ended = True
+                else:
+                    self._answers.append(message)
+        except Gone:
+            self.has_ended = self._gone = True
+        return self.has_ended and not before
+
+    def cpu_s(self) -> float:
+        """CPU seconds of everything below the warden; 0 when it is gone."""
+        return float(self._ask(b"cpu\n").get("cpu_s", 0.0))
+
+    def end(self, grace_s: float = 0.0) -> tuple[int | None, str]:
+        """Kill everything below; the runner's own exit status if it had one, and its log's end."""
+        answer = self._ask(b"kill %.3f\n" % grace_s)
+        self._channel.close()
+        try:
+            self._warden.wait(_ANSWER_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._warden.kill()
+            self._warden.wait()
+        return answer.get("status"), str(answer.get("tail", ""))
+
+    def _ask(self, line: bytes) -> dict[str, Any]:
+        try:
+            self._channel.send_line(line)
+        except Gone:
+            return {}
+        while not self._answers and not self._gone:
+            if not select.select([self._channel], [], [], _ANSWER_TIMEOUT_S)[0]:
+                return {}
+            self.pump()
+        return self._answers.pop(0) if self._answers else {}
+
+    def _tell(self, **message: Any) -> None:
+        try:
+            self._channel.send(**message)
+        except Gone:
+            self.has_ended = self._gone = True

@@ -1,0 +1,214 @@
+"""Keeps one runner: starts it, drains what it prints, and ends it with everything below it.
+
+A process of its own, standard library only, because being the reaper of orphans
+(PR_SET_CHILD_SUBREAPER) is a property of a whole process and must not befall a program that
+merely uses a `Lane`. Run as a script: `warden.py FD`, where FD is a socket to the lane. The first
+line on it says what to start; each later line is `cpu` or `kill SECONDS-OF-GRACE`. When the lane goes away the
+runner goes too.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TAIL_BYTES = 64 * 1024
+"""How much of a runner's output is kept, from its end."""
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_PATIENCE_S = 10.0
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+class Tail:
+    """The last TAIL_BYTES of a stream."""
+
+    def __init__(self) -> None:
+        self._parts: collections.deque[bytes] = collections.deque()
+        self._size = 0
+
+    def add(self, part: bytes) -> None:
+        """Append, forgetting what is too old."""
+        self._parts.append(part)
+        self._size += len(part)
+        while self._parts and self._size - len(self._parts[0]) >= TAIL_BYTES:
+            self._size -= len(self._parts.popleft())
+
+    def text(self) -> str:
+        """What is kept, undecodable bytes replaced."""
+        return b"".join(self._parts)[-TAIL_BYTES:].decode("utf-8", "replace")
+
+
+class Warden:
+    """One runner and its descendants."""
+
+    def __init__(self, channel: socket.socket, order: dict[str, Any]) -> None:
+        self._channel = channel
+        self._order = order
+        self._tail = Tail()
+        self._told = False
+        read, write = os.pipe()
+        self._output = read
+        self.child = subprocess.Popen(
+            order["argv"],
+            env=order["env"],
+            cwd=order["cwd"],
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=write,
+            start_new_session=True,
+        )
+        os.close(write)
+
+    def keep(self) -> None:
+        """Until the lane says kill, or goes away."""
+        waiting = select.poll()
+        waiting.register(self._channel, select.POLLIN)
+        waiting.register(self._output, select.POLLIN)
+        lines = b""
+        while True:
+            # SIGCHLD interrupts nothing in Python; a short timeout notices the runner's end.
+            ready = dict(waiting.poll(20))
+            if self._output in ready and not self._drain():
+                waiting.unregister(self._output)
+            self._tell_end()
+            if self._channel.fileno() in ready:
+                part = self._channel.recv(4096)
+                if not part:
+                    self._end()
+                    return
+                *whole, lines = (lines + part).split(b"\n")
+                for line in whole:
+                    verb, _, grace = line.partition(b" ")
+                    if verb == b"kill":
+                        self._await_exit(float(grace))
+                        self._end()
+                        return
+                    self._say({"cpu_s": self._cpu_s()})
+
+    def _drain(self) -> bool:
+        part = os.read(self._output, 1 << 20)
+        self._tail.add(part)
+        return bool(part)
+
+    def _tell_end(self) -> None:
+        reap_orphans(self.child.pid)
+        if not self._told and self.child.poll() is not None:
+            self._told = True
+            self._say({"ended": self.child.returncode})
+
+    def _await_exit(self, grace_s: float) -> None:
+        deadline = time.monotonic() + grace_s
+        while self.child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def _end(self) -> None:
+        """Kill all below, then hand over the exit status as it was before, and the tail."""
+        before = self.child.poll()
+        deadline = time.monotonic() + _KILL_PATIENCE_S
+        while (below := descendants()) and time.monotonic() < deadline:
+            for pid in below:
+                kill(pid)
+            self.child.poll()
+            reap_orphans(self.child.pid)
+            time.sleep(0.002)
+        os.set_blocking(self._output, False)
+        try:
+            while self._drain():
+                pass
+        except BlockingIOError:
+            pass
+        for place in self._order["remove"]:
+            shutil.rmtree(place, ignore_errors=True)
+        self._say({"killed": True, "status": before, "left": len(below), "tail": self._tail.text()})
+
+    def _cpu_s(self) -> float:
+        """CPU seconds of the runner and everything below it, the dead included."""
+        reaped = os.times()
+        total = reaped.children_user + reaped.children_system
+        for pid in descendants():
+            fields = stat_of(pid)
+            if fields:
+                total += sum(int(x) for x in fields[11:15]) * _TICK_S
+        return total
+
+    def _say(self, message: dict[str, Any]) -> None:
+        try:
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return  # the lane is gone; the next read says so
+
+
+def stat_of(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat after the command's name (state first); empty when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes().decode("ascii", "replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def descendants() -> list[int]:
+    """All living processes below this one, deepest last; zombies don't count."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := stat_of(int(name))):
+            if fields[0] not in ("Z", "X"):
+                parents.setdefault(int(fields[1]), []).append(int(name))
+    found = list(parents.get(os.getpid(), ()))
+    for pid in found:
+        found.extend(parents.get(pid, ()))
+    return found
+
+
+def kill(pid: int) -> None:
+    """SIGKILL; a process that is gone, or not ours to end, is left."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def reap_orphans(but: int) -> None:
+    """Collect dead grandchildren that fell to this process; the runner itself is Popen's."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid == but:
+            return
+        os.waitpid(found.si_pid, 0)
+
+
+def main() -> None:
+    """Keep the runner that the first line of the channel orders."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the lane decides when the runner ends
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    order = b""
+    while not order.endswith(b"\n"):
+        part = channel.recv(65536)
+        if not part:
+            return
+        order += part
+    Warden(channel, json.loads(order)).keep()
+
+
+if __name__ == "__main__":
+    main()
