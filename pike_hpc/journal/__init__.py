@@ -4,7 +4,7 @@ Append-only segments of checksummed JSON lines under RUN/journal. Imports record
 locks, filelock. Does not know what a search makes of the events.
 """
 
-from pike_hpc.journal.disk import Disk, OsDisk, explain
+from pike_hpc.journal.disk import Disk, OsDisk, explain, write_all
 from pike_hpc.journal.history import (
     History,
     journal_digest,
@@ -34,4 +34,5 @@ __all__ = [
     "task_slug",
     "task_slugs",
     "watermark",
+    "write_all",
 ]

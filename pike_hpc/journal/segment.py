@@ -7,6 +7,7 @@ epochs follow one another.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from pike_hpc.journal.line import (
 from pike_hpc.records import PikeError, UsageError
 
 _NAME = re.compile(r"(?P<slug>.+)\.e(?P<epoch>[0-9]{6,})\.(?P<writer>[^.]+)\.jsonl")
-_SLUG = re.compile(r"[^./\0][^/\0]{0,179}")
+_SLUG = re.compile(r"[^./\0][^/\0]*")
+_SLUG_BYTES = 160
+"""With epoch, writer and suffix a segment's name stays under the usual 255 bytes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,10 +56,10 @@ def task_slug(task_key: str) -> str:
 
 def checked_slug(slug: str) -> str:
     """The slug itself, if a file can be called so."""
-    if not _SLUG.fullmatch(slug):
+    if not _SLUG.fullmatch(slug) or len(os.fsencode(slug)) > _SLUG_BYTES:
         raise UsageError(
             f"{slug[:80]!r} cannot name a journal",
-            valid="1 to 180 characters, no '/', no leading '.'",
+            valid=f"1 to {_SLUG_BYTES} bytes, no '/', no leading '.'",
             fix="rename the suite or the task file",
         )
     return slug
