@@ -40,14 +40,8 @@ STATUS_COLOURS: Mapping[EvalStatus, str] = {
     EvalStatus.JUDGE_ERROR: "#c5c9ce",
 }
 
-COLOURS = (INK, FAINT, GRID, *TIER_COLOURS.values(), *STATUS_COLOURS.values())
-"""Every colour a figure uses, for pages that follow the reader's light or dark preference."""
-
 _WIDTH_IN = 6.4
 _ROW_IN = 0.26
-_NAMED_LINES = 8
-"""So many tasks at most get their name at the end of their line; more would overlap."""
-
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "font.family": "sans-serif",
@@ -83,29 +77,36 @@ def trajectory(steps: pd.DataFrame, totals: Mapping[str, int]) -> str:
         for task in totals:
             xs, ys = range(longest + 1), paths[Tier.HALF.value, task]
             axes.step(xs, ys, where="post", color=FAINT, linewidth=0.8, alpha=0.7)
-            if len(totals) <= _NAMED_LINES:
-                at, name = (longest, ys[-1]), f" {_short(task)}"
-                axes.annotate(name, at, color=FAINT, fontsize=7, va="center", annotation_clip=False)
-        for tier, colour in reversed(list(TIER_COLOURS.items())):
+        for above, (tier, colour) in enumerate(TIER_COLOURS.items()):
             mean = [
                 math.exp(sum(math.log(max(1.0, y)) for y in ys) / len(ys))
                 for ys in zip(*(paths[tier, task] for task in totals), strict=True)
             ]
-            axes.step(range(len(mean)), mean, where="post", color=colour, linewidth=2, label=tier)
+            axes.step(
+                range(len(mean)),
+                mean,
+                where="post",
+                color=colour,
+                linewidth=2,
+                label=f"mean, {tier}",
+                zorder=5 - above,
+            )
         axes.axhline(1.0, color=INK, linewidth=0.8)
         axes.set_xlabel("evaluations per task")
         axes.set_ylabel("best so far, times eager")
         _log_speedups(axes.yaxis, [y for path in paths.values() for y in path])
         axes.set_xlim(0, longest)
-        axes.legend(loc="upper left", title="geometric mean", ncols=3)
+        _legend_above(axes, figure)
         return _svg(figure)
 
 
-def speedups(summary: pd.DataFrame, tasks: list[str]) -> str:
-    """Each task's best per tier with its 95 % interval, and the best stock setting beside it."""
-    with _figure(0.9 + _ROW_IN * max(3, len(tasks))) as (figure, axes):
-        rows = {task: len(tasks) - 1 - i for i, task in enumerate(tasks)}
-        stock_label: str | None = "best stock setting of that tier"
+def speedups(summary: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Each task's best per tier with its 95 % interval, and the best stock setting beside it.
+
+    `summary` as from frames.summary (one group), `titles` task label to what its row is called.
+    """
+    with _figure(0.9 + _ROW_IN * max(3, len(titles))) as (figure, axes):
+        rows = {label: len(titles) - 1 - i for i, label in enumerate(titles)}
         for offset, (tier, colour) in zip((0.2, 0.0, -0.2), TIER_COLOURS.items(), strict=True):
             # A stricter candidate is drawn once, at the tier it measured.
             own = summary[(summary["tier"] == tier) & (summary["measured_tier"] == tier)]
@@ -116,12 +117,12 @@ def speedups(summary: pd.DataFrame, tasks: list[str]) -> str:
             low, high = own["ci_low"].to_numpy(float), own["ci_high"].to_numpy(float)
             axes.hlines(ys, low, high, colors=colour, linewidth=1.6)
             axes.plot(best, ys, _TIER_MARKERS[tier], color=colour, markersize=5, label=tier)
-            label = stock_label if (stock > 0).any() else None
-            axes.plot(stock, ys, "D", mfc="none", color=FAINT, ms=5, zorder=1, label=label)
-            stock_label = None if label else stock_label
+            axes.plot(stock, ys, "D", mfc="none", color=FAINT, markersize=4, zorder=1)
+        if (summary["stock_speedup"] > 0).any():
+            axes.plot([], [], "D", mfc="none", color=FAINT, ms=4, label="best stock of that tier")
         axes.axvline(1.0, color=INK, linewidth=0.8)
-        axes.set_yticks(list(rows.values()), [_short(task) for task in rows])
-        axes.set_ylim(-0.6, max(len(tasks), 1) - 0.4)
+        axes.set_yticks(list(rows.values()), [_short(title) for title in titles.values()])
+        axes.set_ylim(-0.6, max(len(titles), 1) - 0.4)
         axes.set_xlabel("times eager (1 = as fast as the reference)")
         _log_speedups(
             axes.xaxis, [*summary["ci_low"], *summary["ci_high"], *summary["stock_speedup"]]
@@ -130,8 +131,11 @@ def speedups(summary: pd.DataFrame, tasks: list[str]) -> str:
         return _svg(figure)
 
 
-def statuses(counts: pd.DataFrame) -> str:
-    """Stacked bars: how the verdicts of each task ended. `counts` as from frames.statuses."""
+def statuses(counts: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Stacked bars: how the verdicts of each task ended.
+
+    `counts` as from frames.statuses (one group), `titles` task label to what its row is called.
+    """
     with _figure(0.9 + _ROW_IN * max(3, len(counts))) as (figure, axes):
         ys = list(range(len(counts) - 1, -1, -1))
         left = [0] * len(counts)
@@ -141,7 +145,7 @@ def statuses(counts: pd.DataFrame) -> str:
                 label = status.value.replace("_", " ").lower()
                 axes.barh(ys, values, left=left, height=0.66, color=colour, label=label)
                 left = [a + b for a, b in zip(left, values, strict=True)]
-        axes.set_yticks(ys, [_short(str(task)) for task in counts["task"]])
+        axes.set_yticks(ys, [_short(titles[str(task)]) for task in counts["task"]])
         axes.set_ylim(-0.6, max(len(counts), 1) - 0.4)
         axes.set_xlim(0, max([1, *left]) * 1.02)
         axes.locator_params(axis="x", integer=True)
@@ -205,7 +209,5 @@ def _legend_above(axes: Axes, figure: Figure) -> None:
         figure.legend(handles, labels, loc="outside upper left", ncols=4, fontsize=8)
 
 
-def _short(task: str) -> str:
-    """The end of a task's label, where it differs from its neighbours."""
-    name = one_line(task).rpartition("/")[2] or task
-    return elide(name, 28)
+def _short(title: str) -> str:
+    return elide(one_line(title), 24)

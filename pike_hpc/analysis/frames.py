@@ -6,14 +6,14 @@ no archive and no style. Every function names its columns, so that an empty tabl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from pike_hpc.analysis.history import Query, Verdict
 from pike_hpc.analysis.metrics import standing
 from pike_hpc.analysis.report import Report, TaskReport
+from pike_hpc.archive import QueryRecord, StampedResult
 from pike_hpc.records import EvalResult, EvalStatus, Proposal, Tier
 
 _TASK = ("task", "name", "variant", "device", "simulated")
@@ -37,17 +37,17 @@ _VERDICT = (
 def all_frames(report: Report) -> Mapping[str, pd.DataFrame]:
     """Every table under the name of its CSV file."""
     return {
-        "summary": summary(report),
+        "summary": summary(report.tasks),
         "candidates": candidates(report),
         "evaluations": evaluations(report),
         "queries": queries(report),
         "declined": declined(report),
-        "trajectory": trajectory(report),
-        "statuses": statuses(report),
+        "trajectory": trajectory(report.tasks),
+        "statuses": statuses(report.tasks),
     }
 
 
-def summary(report: Report) -> pd.DataFrame:
+def summary(tasks: Sequence[TaskReport]) -> pd.DataFrame:
     """One row per task and tier with a correct candidate."""
     best_columns = ("speedup", "ci_low", "ci_high", "measured_tier", "over_stock")
     program = ("stock_speedup", "operator", "candidate", "candidate_ms", "reference_ms")
@@ -65,7 +65,7 @@ def summary(report: Report) -> pd.DataFrame:
             best.candidate_ms,
             best.reference_ms,
         )
-        for task in report.tasks
+        for task in tasks
         for tier, best in task.best.items()
         if best is not None
     ]
@@ -91,7 +91,7 @@ def evaluations(report: Report) -> pd.DataFrame:
         (
             *_task(task),
             number,
-            pd.Timestamp(verdict.time_s, unit="s", tz="UTC"),
+            pd.Timestamp(verdict.time, unit="s", tz="UTC"),
             verdict.result.candidate_id,
             verdict.result.key.image_digest,
             verdict.result.key.judge_version,
@@ -105,7 +105,7 @@ def evaluations(report: Report) -> pd.DataFrame:
 
 def queries(report: Report) -> pd.DataFrame:
     """One row per model query."""
-    sent = ("query", "time", "role", "model", "state", "charged", "latency_s", "reserved_usd")
+    sent = ("query", "time", "role", "model", "outcome", "charged", "latency_s", "reserved_usd")
     paid = ("input_tokens", "cached_tokens", "output_tokens", "cost_usd", "priced")
     rows = [
         (*_task(task), *_query(query)) for task in report.tasks for query in task.history.queries
@@ -121,23 +121,23 @@ def declined(report: Report) -> pd.DataFrame:
     return _frame(rows, (*_TASK, "operator", "reason"))
 
 
-def trajectory(report: Report) -> pd.DataFrame:
+def trajectory(tasks: Sequence[TaskReport]) -> pd.DataFrame:
     """One row per evaluation that improved a task's best of a tier."""
     columns = (*_TASK, "tier", "evaluation", "elapsed_s", "speedup", "candidate")
     rows = [
         (*_task(task), tier.value, s.evaluation, s.elapsed_s, s.speedup, s.candidate)
-        for task in report.tasks
+        for task in tasks
         for tier in Tier
         for s in task.trajectory[tier]
     ]
     return _frame(rows, columns)
 
 
-def statuses(report: Report) -> pd.DataFrame:
+def statuses(tasks: Sequence[TaskReport]) -> pd.DataFrame:
     """One row per task, one column per status, counts of verdicts."""
     rows = [
         (*_task(task), *(task.status_counts.get(status, 0) for status in EvalStatus))
-        for task in report.tasks
+        for task in tasks
     ]
     return _frame(rows, (*_TASK, *(status.value for status in EvalStatus)))
 
@@ -158,14 +158,14 @@ def _proposal(proposal: Proposal) -> tuple[Any, ...]:
     )
 
 
-def _query(query: Query) -> tuple[Any, ...]:
+def _query(query: QueryRecord) -> tuple[Any, ...]:
     usage = query.usage
     return (
         query.query_id,
-        pd.Timestamp(query.time_s, unit="s", tz="UTC"),
+        pd.Timestamp(query.time, unit="s", tz="UTC"),
         query.role,
         query.model,
-        query.state.value,
+        query.outcome.value,
         query.charged,
         query.latency_s,
         query.max_cost_usd,
@@ -177,7 +177,7 @@ def _query(query: Query) -> tuple[Any, ...]:
     )
 
 
-def _verdict(verdict: Verdict | None) -> tuple[Any, ...]:
+def _verdict(verdict: StampedResult | None) -> tuple[Any, ...]:
     if verdict is None:
         return (None,) * len(_VERDICT)
     result: EvalResult = verdict.result

@@ -1,53 +1,16 @@
 """What one task went through, in one run or in several merged ones.
 
-Contract: a `TaskHistory` holds everything the figures are computed from, in time order, as
-records. It does not know where it was read from, what is best, or how anything is shown.
+Contract: a `TaskHistory` holds everything the figures are computed from, as records, verdicts
+in time order. It does not know what is best or how anything is shown.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pike_hpc.records import Declined, EvalResult, Proposal, Task, Usage
-
-
-class QueryState(enum.StrEnum):
-    """What became of a model query."""
-
-    ANSWERED = "answered"
-    FAILED = "failed"
-    LOST = "lost"
-    """The controller died while it was in flight: what it cost is unknown."""
-    OPEN = "open"
-    """Reserved, without an outcome yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A result and when it became final."""
-
-    result: EvalResult
-    time_s: float
-    """Seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """One model query as the ledger has it."""
-
-    query_id: str
-    role: str
-    model: str
-    state: QueryState
-    usage: Usage | None = None
-    max_cost_usd: float = 0.0
-    """What was reserved for it before it was sent."""
-    charged: bool = True
-    """False where the provider gave no answer and takes no money for that."""
-    latency_s: float = 0.0
-    time_s: float = 0.0
+from pike_hpc.archive import QueryRecord, RunArchive, StampedResult, TaskRecord
+from pike_hpc.records import Declined, Proposal, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +24,8 @@ class TaskHistory:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Candidate id to its source. Hostile text."""
     declined: tuple[Declined, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    queries: tuple[Query, ...] = ()
+    verdicts: tuple[StampedResult, ...] = ()
+    queries: tuple[QueryRecord, ...] = ()
     state: str = ""
 
     @property
@@ -93,6 +56,36 @@ class RunHistory:
     tasks: tuple[TaskHistory, ...] = ()
 
 
+def from_archive(archive: RunArchive, path: str) -> RunHistory:
+    """The history that an archive tells."""
+    return RunHistory(
+        run_id=archive.run_id,
+        path=path,
+        created=archive.created,
+        config_text=archive.config_text,
+        tasks=tuple(h for task in archive.tasks for h in _per_device(archive.run_id, task)),
+    )
+
+
+def _per_device(run_id: str, record: TaskRecord) -> Iterator[TaskHistory]:
+    """One history per device kind that judged; what was spent stays with the task's own kind."""
+    kinds = [record.device_kind, *(r.result.key.device_kind for r in record.results)]
+    for kind in _unique(kinds):
+        own = kind == record.device_kind
+        verdicts = [r for r in record.results if r.result.key.device_kind == kind]
+        yield TaskHistory(
+            run_ids=(run_id,),
+            task=record.task,
+            device_kind=kind,
+            proposals=tuple(p.proposal for p in record.proposals),
+            sources=record.sources,
+            declined=tuple(d.declined for d in record.declined) if own else (),
+            verdicts=tuple(sorted(verdicts, key=lambda v: v.time)),
+            queries=record.queries if own else (),
+            state=record.state.value,
+        )
+
+
 def merge(runs: Sequence[RunHistory]) -> tuple[TaskHistory, ...]:
     """One history per task digest, device kind and simulated or not, in the order of tasks."""
     groups: dict[tuple[str, str, str, bool], list[TaskHistory]] = {}
@@ -105,12 +98,12 @@ def merge(runs: Sequence[RunHistory]) -> tuple[TaskHistory, ...]:
 
 
 def distinct(runs: Sequence[RunHistory]) -> tuple[RunHistory, ...]:
-    """Each run once, oldest first: of copies with one id, the one that holds most."""
-    kept: dict[str, RunHistory] = {}
+    """Each run once, oldest first: of copies (same id and start), the one that holds most."""
+    kept: dict[tuple[str, str], RunHistory] = {}
     for run in runs:
-        known = kept.get(run.run_id)
+        known = kept.get((run.run_id, run.created))
         if known is None or _size(run) > _size(known):
-            kept[run.run_id] = run
+            kept[run.run_id, run.created] = run
     return tuple(sorted(kept.values(), key=lambda r: (r.created, r.run_id)))
 
 
@@ -125,8 +118,8 @@ def _join(group: Sequence[TaskHistory]) -> TaskHistory:
     sources: dict[str, str] = {}
     for history in group:
         sources.update(history.sources)
-    verdicts = sorted((v for h in group for v in h.verdicts), key=lambda v: v.time_s)
-    queries = sorted((q for h in group for q in h.queries), key=lambda q: q.time_s)
+    verdicts = sorted((v for h in group for v in h.verdicts), key=lambda v: v.time)
+    queries = sorted((q for h in group for q in h.queries), key=lambda q: q.time)
     return TaskHistory(
         run_ids=_unique(r for h in group for r in h.run_ids),
         task=first.task,

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pike_hpc.analysis.history import QueryState, TaskHistory, Verdict
+from pike_hpc.analysis.history import TaskHistory
+from pike_hpc.archive import QueryOutcome, QueryRecord, StampedResult
 from pike_hpc.records import EvalResult, EvalStatus, Tier, Timing
 
 RULE = "rule:"
@@ -56,7 +57,7 @@ class Cost:
     cost_usd: float = 0.0
     """Settled: the sum over answers with a price."""
     at_risk_usd: float = 0.0
-    """Reserved for queries that are lost or open and may have been paid as well."""
+    """Reserved for queries without an answer that may have been paid as well."""
     evaluations: int = 0
     lane_s: float = 0.0
     """Seconds that lanes of the judge were held."""
@@ -87,9 +88,9 @@ def _is_word(name: str, rule: str) -> bool:
     return "+" not in name and (name == rule or name.startswith(f"{rule}_"))
 
 
-def standing(history: TaskHistory) -> Mapping[str, Verdict]:
+def standing(history: TaskHistory) -> Mapping[str, StampedResult]:
     """Candidate id to its latest verdict that decided something, else its latest one."""
-    latest: dict[str, Verdict] = {}
+    latest: dict[str, StampedResult] = {}
     for verdict in history.verdicts:
         name = verdict.result.candidate_id
         undecided = verdict.result.status in (EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST)
@@ -148,7 +149,7 @@ def over_stock(history: TaskHistory, tier: Tier) -> float | None:
 def trajectory(history: TaskHistory, tier: Tier) -> tuple[Step, ...]:
     """The best so far at every verdict that improved it, in the order verdicts became final."""
     steps: list[Step] = []
-    start_s = history.verdicts[0].time_s if history.verdicts else 0.0
+    start_s = history.verdicts[0].time if history.verdicts else 0.0
     for number, verdict in enumerate(history.verdicts, start=1):
         timing, measured = verdict.result.timing, verdict.result.tier
         if timing is None or measured is None or measured.rank > tier.rank:
@@ -157,7 +158,7 @@ def trajectory(history: TaskHistory, tier: Tier) -> tuple[Step, ...]:
             steps.append(
                 Step(
                     evaluation=number,
-                    elapsed_s=max(0.0, verdict.time_s - start_s),
+                    elapsed_s=max(0.0, verdict.time - start_s),
                     speedup=timing.speedup,
                     candidate=verdict.result.candidate_id,
                 )
@@ -174,23 +175,26 @@ def status_counts(history: TaskHistory) -> Mapping[EvalStatus, int]:
 def cost(history: TaskHistory) -> Cost:
     """What the search of this task used up."""
     answered = [q.usage for q in history.queries if q.usage is not None]
-    states = Counter(q.state for q in history.queries)
+    outcomes = Counter(q.outcome for q in history.queries)
     lane_s = sum(v.result.lane_s for v in history.verdicts)
-    in_doubt = (QueryState.LOST, QueryState.OPEN)
     return Cost(
-        queries=sum(q.state is not QueryState.FAILED or q.charged for q in history.queries),
-        queries_failed=states[QueryState.FAILED],
-        queries_lost=states[QueryState.LOST],
+        queries=sum(_counts(q) for q in history.queries),
+        queries_failed=outcomes[QueryOutcome.FAILED],
+        queries_lost=outcomes[QueryOutcome.LOST],
         queries_unpriced=sum(not usage.priced for usage in answered),
         input_tokens=sum(usage.input_tokens for usage in answered),
         cached_tokens=sum(usage.cached_tokens for usage in answered),
         output_tokens=sum(usage.output_tokens for usage in answered),
         cost_usd=sum(usage.cost_usd for usage in answered),
-        at_risk_usd=sum(q.max_cost_usd for q in history.queries if q.state in in_doubt),
+        at_risk_usd=sum(q.cost_usd for q in history.queries if q.usage is None and _counts(q)),
         evaluations=len(history.verdicts),
         lane_s=lane_s,
         gpu_s=0.0 if history.device_kind == "cpu" else lane_s,
     )
+
+
+def _counts(query: QueryRecord) -> bool:
+    return query.outcome is not QueryOutcome.FAILED or query.charged
 
 
 def _passed(history: TaskHistory) -> Iterator[tuple[str, Best]]:

@@ -10,7 +10,8 @@ import string
 from collections.abc import Iterator
 from importlib import resources
 
-from pike_hpc.analysis import figures, frames
+from pike_hpc.analysis import figures
+from pike_hpc.analysis.group_figures import group_figures
 from pike_hpc.analysis.markup import Html, join, tag, trusted_svg
 from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row
 from pike_hpc.analysis.page_task import task_section
@@ -39,6 +40,21 @@ _SUMMARY = (
     ("Verdicts", "words"),
 )
 
+_CAPTIONS = {
+    "trajectory": (
+        "Best so far over evaluations",
+        "Faint: each task's best at any tier. Strong: geometric mean per tier, clamped.",
+    ),
+    "speedups": (
+        "Speedups with their 95 % intervals",
+        "Each task's best at the tier it measured; diamonds are the best stock setting.",
+    ),
+    "statuses": (
+        "How verdicts ended",
+        "Every verdict counts here, also those that decided nothing.",
+    ),
+}
+
 _DEFINITIONS = (
     "vs eager: request latency of the reference under torch's shipped flags over the candidate's.",
     "vs stock: over the best stock setting of the same tier (compile modes, half precision), "
@@ -58,7 +74,7 @@ def page(report: Report) -> str:
     names = ", ".join(run.run_id for run in report.runs)
     body = join(
         _head(report, names),
-        *(part for i, group in enumerate(report.groups) for part in _group(group, report, i)),
+        *(part for i, group in enumerate(report.groups) for part in _group(group, i)),
         _tasks(report),
         _cost(report),
         _runs(report),
@@ -89,9 +105,10 @@ def _head(report: Report, names: str) -> Html:
 
 def _tile(tier: Tier, summary: TierSummary) -> Html:
     correct = summary.tasks - len(summary.without_correct)
+    many = f"all {summary.tasks} tasks" if summary.tasks > 1 else "1 task"
     return tag(
         "div",
-        tag("dt", f"{tier.value}, all {summary.tasks} tasks, clamped"),
+        tag("dt", f"{tier.value}, {many}, clamped"),
         tag("dd", times(summary.clamped.value if summary.clamped else None)),
         tag("dd", _spread(summary.clamped)),
         tag("dd", f"unclamped {_mean(summary.unclamped)} over {correct} correct"),
@@ -108,17 +125,18 @@ def _spread(mean: Mean | None) -> str:
     return f"[{interval(mean.ci95)}]" if mean and mean.ci95 else ""
 
 
-def _group(group: Group, report: Report, number: int) -> Iterator[Html]:
+def _group(group: Group, number: int) -> Iterator[Html]:
     yield tag("h2", f"Results on {one_line(group.device)}", marks(group))
+    yield tag("p", one_line(", ".join(group.suites)), class_="soft")
     yield grid(_SUMMARY, (r for task in group.tasks for r in _summary_rows(task)))
     yield from _failed(group)
-    yield _figures(group, report, f"g{number}")
+    yield _figures(group, f"g{number}")
 
 
 def _summary_rows(task: TaskReport) -> Iterator[Html]:
     """One row per tier whose best is faster than that of the stricter tiers."""
     winners = task.winners
-    title = join(f"{one_line(task.label)} {one_line(task.name)}", marks(task))
+    title = join(one_line(task.title), marks(task))
     counts = str(task.cost.evaluations), status_words(task.status_counts)
     if not winners:
         cells = [(title, "name"), ("-", ""), ("-", "number"), ("-", "number"), ("-", "number")]
@@ -141,43 +159,29 @@ def _summary_rows(task: TaskReport) -> Iterator[Html]:
 
 
 def _failed(group: Group) -> Iterator[Html]:
+    """Sentences that name the tasks without a correct candidate, tiers with the same ones once."""
+    tiers: dict[tuple[str, ...], list[str]] = {}
     for tier, summary in group.tiers.items():
-        if summary.without_correct:
-            names = one_line(", ".join(summary.without_correct), 600)
-            yield tag("p", f"Without a correct candidate at {tier.value}: {names}.", class_="soft")
+        tiers.setdefault(summary.without_correct, []).append(tier.value)
+    for tasks, names in tiers.items():
+        if tasks:
+            words = f"Without a correct candidate at {', '.join(names)}: {', '.join(tasks)}."
+            yield tag("p", one_line(words, 2000), class_="soft")
 
 
-def _figures(group: Group, report: Report, prefix: str) -> Html:
+def _figures(group: Group, prefix: str) -> Html:
     if not any(task.cost.evaluations for task in group.tasks):
         return Html()
-    part = Report(runs=(), tasks=group.tasks, groups=(), cost=report.cost, notes=())
-    totals = {task.label: task.cost.evaluations for task in group.tasks}
-    drawn = (
-        (
-            "Best so far over evaluations",
-            "Faint: each task's best at any tier. Strong: geometric mean per tier, clamped.",
-            figures.trajectory(frames.trajectory(part), totals),
-        ),
-        (
-            "Speedups with their 95 % intervals",
-            "Each task's best at the tier it measured; diamonds are the best stock setting.",
-            figures.speedups(frames.summary(part), list(totals)),
-        ),
-        (
-            "How verdicts ended",
-            "Every verdict counts here, also those that decided nothing.",
-            figures.statuses(frames.statuses(part)),
-        ),
-    )
+    svgs = group_figures(group)
     return tag(
         "div",
         *(
             tag(
                 "figure",
-                trusted_svg(svg, f"{prefix}{i}", title),
-                tag("figcaption", title, ". ", text),
+                trusted_svg(svgs[name], f"{prefix}-{name}", title),
+                tag("figcaption", f"{title}. {text}"),
             )
-            for i, (title, text, svg) in enumerate(drawn)
+            for name, (title, text) in _CAPTIONS.items()
         ),
         class_="figures",
     )
@@ -228,6 +232,7 @@ def _runs(report: Report) -> Html:
 def _figure_colours() -> str:
     """Rules that let figures follow the reader's light or dark preference."""
     names = {figures.INK: "--ink", figures.FAINT: "--faint", figures.GRID: "--rule"}
+    names |= {colour: f"--{tier}" for tier, colour in figures.TIER_COLOURS.items()}
     rules = []
     for colour, name in names.items():
         rules.append(f'figure svg [style*="fill: {colour}"] {{ fill: var({name}) !important; }}')

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
-from pike_hpc.analysis.history import Verdict
 from pike_hpc.analysis.markup import Html, join, tag
 from pike_hpc.analysis.metrics import Best, standing
 from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row
@@ -26,6 +25,7 @@ from pike_hpc.analysis.text import (
     status_words,
     times,
 )
+from pike_hpc.archive import StampedResult
 from pike_hpc.records import EvalStatus, Proposal
 
 MAX_DIFF_CHARACTERS = 200_000
@@ -43,7 +43,7 @@ def task_section(task: TaskReport) -> Html:
     """One folded section, its title the result in short."""
     fastest = task.winners[-1] if task.winners else None
     result = join(gain(fastest), f" {fastest.tier.value}") if fastest else "nothing correct yet"
-    title = join(f"{one_line(task.label)} {one_line(task.name)} ", marks(task), " ")
+    title = join(f"{one_line(task.title)} ", marks(task), " ")
     title = join(title, result, " ", tag("span", f"on {one_line(task.device)}", class_="soft"))
     parts = [_facts(task), *_winners(task), _baselines(task), _proposals(task)]
     return folded(title, join(*parts, _declined(task), _failures(task), _provenance(task)))
@@ -55,6 +55,7 @@ def _facts(task: TaskReport) -> Html:
     risk = f", up to {dollars(cost.at_risk_usd)} unsettled" if cost.at_risk_usd else ""
     return facts(
         [
+            ("Task", one_line(task.label)),
             ("State", one_line(task.history.state)),
             ("Evaluations", f"{cost.evaluations}: {status_words(task.status_counts)}"),
             ("Judging", seconds(cost.lane_s) + (" of GPU" if cost.gpu_s else "")),
@@ -94,7 +95,8 @@ def _diff(task: TaskReport, best: Best) -> Html:
     lines = list(difflib.unified_diff(before, after, "reference", "candidate", lineterm="", n=3))
     if not lines:
         return tag("p", "The same text as the reference.", class_="soft")
-    shown = [_diff_line(line) for line in lines[:MAX_DIFF_LINES]]
+    head, rest = lines[:2], lines[2:MAX_DIFF_LINES]
+    shown = [tag("span", line, class_="hunk") for line in head] + [_diff_line(x) for x in rest]
     left = len(lines) - len(shown)
     more = tag("p", f"{left} more lines are in the archive.", class_="soft") if left > 0 else ""
     return join(tag("pre", *shown), more)
@@ -134,7 +136,7 @@ def _proposals(task: TaskReport) -> Html:
     return folded(f"{len(proposals)} proposals{cut}", grid(headings, rows))
 
 
-def _proposal(number: int, proposal: Proposal, verdicts: Mapping[str, Verdict]) -> Html:
+def _proposal(number: int, proposal: Proposal, verdicts: Mapping[str, StampedResult]) -> Html:
     verdict = verdicts.get(proposal.candidate_id)
     result = verdict.result if verdict else None
     said = [proposal.note, result.message if result else ""]
@@ -167,7 +169,7 @@ def _declined(task: TaskReport) -> Html:
 
 def _failures(task: TaskReport) -> Html:
     """The newest log of each kind of failure: enough to see what goes wrong."""
-    latest: dict[EvalStatus, Verdict] = {}
+    latest: dict[EvalStatus, StampedResult] = {}
     for verdict in task.history.verdicts:
         if verdict.result.status is not EvalStatus.PASSED and verdict.result.log_tail.strip():
             latest[verdict.result.status] = verdict

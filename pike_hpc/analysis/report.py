@@ -48,7 +48,10 @@ class TaskReport:
     """One task on one device kind."""
 
     label: str
-    """SUITE/ID, with the shape overrides that make it another problem."""
+    """SUITE/ID with what makes it another problem: shape overrides, or another source."""
+    title: str
+    """Id and name in short, for lists under a heading that names the suite; the label where
+    two tasks of a group would read alike."""
     name: str
     variant: Variant
     device: str
@@ -83,12 +86,6 @@ class TaskReport:
                 winners.append(best)
         return tuple(winners)
 
-    @property
-    def title(self) -> str:
-        """Id and name in short, for lists under a heading that names suite and shapes."""
-        name = self.name.removeprefix(f"{self.history.task.id}_")
-        return f"{self.history.task.id} {name}" if name != self.history.task.id else name
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -104,6 +101,15 @@ class Group:
     def headline(self) -> bool:
         """True where its means may stand in a headline."""
         return self.variant is Variant.ADMITTED and not self.simulated
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """Suites with their shape overrides, each once: they hold for many tasks."""
+        return tuple(
+            dict.fromkeys(
+                _label(t.history).replace(f"/{t.history.task.id}", "", 1) for t in self.tasks
+            )
+        )
 
     @property
     def status_counts(self) -> Mapping[EvalStatus, int]:
@@ -133,7 +139,8 @@ class Report:
 def build(runs: Sequence[RunHistory]) -> Report:
     """The report over one or several runs."""
     runs = distinct(runs)
-    tasks = tuple(_task(history) for history in merge(runs))
+    histories = merge(runs)
+    tasks = tuple(_task(history, histories) for history in histories)
     groups = _groups(tasks)
     return Report(
         runs=tuple(_run_line(run) for run in runs),
@@ -157,10 +164,31 @@ def _run_line(run: RunHistory) -> RunLine:
     )
 
 
-def _task(history: TaskHistory) -> TaskReport:
+def _group_key(history: TaskHistory) -> tuple[Variant, str, bool]:
+    return (history.task.variant, history.device_kind, history.simulated)
+
+
+def _label(history: TaskHistory) -> str:
     overrides = ", ".join(f"{k}={v}" for k, v in sorted(history.task.shape_overrides.items()))
+    return f"{history.task.key} ({overrides})" if overrides else history.task.key
+
+
+def _title(history: TaskHistory) -> str:
+    task = history.task
+    name = task.name.removeprefix(f"{task.id}_")
+    return name if name == task.id else f"{task.id} {name}"
+
+
+def _task(history: TaskHistory, histories: Sequence[TaskHistory]) -> TaskReport:
+    group = [h for h in histories if _group_key(h) == _group_key(history)]
+    label, title = _label(history), _title(history)
+    if [_label(h) for h in group].count(label) > 1:
+        label = f"{label} @{history.task.digest[:8]}"
+    if [_title(h) for h in group].count(title) > 1:
+        title = label
     return TaskReport(
-        label=f"{history.task.key} ({overrides})" if overrides else history.task.key,
+        label=label,
+        title=title,
         name=history.task.name,
         variant=history.task.variant,
         device=history.device_kind,
@@ -179,7 +207,7 @@ def _task(history: TaskHistory) -> TaskReport:
 def _groups(tasks: Sequence[TaskReport]) -> tuple[Group, ...]:
     members: dict[tuple[Variant, str, bool], list[TaskReport]] = {}
     for task in tasks:
-        members.setdefault((task.variant, task.device, task.simulated), []).append(task)
+        members.setdefault(_group_key(task.history), []).append(task)
     return tuple(
         Group(
             variant=variant,
@@ -193,15 +221,10 @@ def _groups(tasks: Sequence[TaskReport]) -> tuple[Group, ...]:
 
 
 def _tier_summary(group: Sequence[TaskReport], tier: Tier) -> TierSummary:
-    labels = [t.label for t in group]
-    names = [
-        t.label if labels.count(t.label) == 1 else f"{t.label}@{t.history.task.digest[:8]}"
-        for t in group
-    ]
-    best = [t.best[tier] for t in group]
+    best = {t.label: t.best[tier] for t in group}
     return summarise(
-        {name: b.speedup if b else None for name, b in zip(names, best, strict=True)},
-        {name: t.over_stock[tier] for name, t in zip(names, group, strict=True)},
+        {label: found.speedup if found else None for label, found in best.items()},
+        {t.label: t.over_stock[tier] for t in group},
     )
 
 
@@ -228,7 +251,6 @@ def _notes(tasks: Sequence[TaskReport]) -> list[str]:
                 f"{task.label}: verdicts of {len(judges)} judge versions and {len(images)} images "
                 "stand in one row; each speedup is over eager in its own image."
             )
-    labels = [(t.label, t.device, t.variant, t.simulated) for t in tasks]
-    for label in sorted({k[0] for k in labels if labels.count(k) > 1}):
-        notes.append(f"{label}: its source differs between runs; the rows are not comparable.")
+        if task.label.endswith(f"@{task.history.task.digest[:8]}"):
+            notes.append(f"{task.label}: its source differs between runs; compare with care.")
     return notes

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pike_hpc.analysis.report import Group, Report, TaskReport
-from pike_hpc.analysis.summary import Mean
+from pike_hpc.analysis.summary import Mean, TierSummary
 from pike_hpc.analysis.text import (
     cell_width,
     dollars,
@@ -22,7 +22,7 @@ from pike_hpc.analysis.text import (
     status_words,
     times,
 )
-from pike_hpc.records import EvalStatus, Variant
+from pike_hpc.records import EvalStatus, Tier, Variant
 
 NARROWEST = 72
 """Below this many cells the columns lose their meaning; lines are then longer than asked."""
@@ -48,7 +48,7 @@ def render_table(report: Report, width: int = 100, color: bool = False) -> str:
     for group in report.groups:
         lines += [*_banner(group, color), *_grid(_rows(group), room, color)]
         verdicts = f"Verdicts: {status_words(group.status_counts)}."
-        lines += [*_wrap([verdicts], room), "", *_mean_lines(group), ""]
+        lines += [*_wrap([verdicts], room), "", *_mean_lines(group, room), ""]
     if not report.tasks:
         lines += ["No task has been opened in these archives yet.", ""]
     lines += _wrap([_cost_line(report)], room)
@@ -69,18 +69,13 @@ _FOOTNOTES = (
 
 
 def _banner(group: Group, color: bool) -> list[str]:
-    title = f"Results on {one_line(group.device)}: {one_line(', '.join(_suites(group)))}"
+    title = f"Results on {one_line(group.device)}: {one_line(', '.join(group.suites))}"
     lines = [_paint(title, _BOLD, color)]
     if group.variant is Variant.LEGACY:
         lines.insert(0, "*** LEGACY variant: PIKE's own rules, for comparison, no headline ***")
     if group.simulated:
         lines.insert(0, "*** SIMULATED: verdicts made up, nothing was measured ***")
     return [_paint(line, _RED if line.startswith("***") else "", color) for line in lines]
-
-
-def _suites(group: Group) -> list[str]:
-    """Suites with the shape overrides used: they hold for many tasks and are said once."""
-    return list(dict.fromkeys(t.label.replace(f"/{t.history.task.id}", "", 1) for t in group.tasks))
 
 
 def _rows(group: Group) -> list[_Row]:
@@ -114,29 +109,33 @@ def _title(task: TaskReport) -> str:
     return mark + task.title
 
 
-def _mean_lines(group: Group) -> list[str]:
-    """One line a tier, aligned: both ways of averaging, and over stock."""
-    shown = [(tier, s) for tier, s in group.tiers.items() if s.clamped is not None]
-    rows = [("Geometric mean", "clamped", "unclamped", "vs stock")]
-    for tier, s in shown:
-        correct = f" of {s.tasks - len(s.without_correct)}/{s.tasks}"
-        stock = f" of {s.over_stock.tasks}/{s.tasks}" if s.over_stock else ""
-        rows.append(
-            (
-                f"  {tier.value}, {s.tasks} task{'s' * (s.tasks != 1)}",
-                _mean(s.clamped),
-                _mean(s.unclamped) + correct,
-                _mean(s.over_stock) + stock,
-            )
-        )
-    widths = [max(cell_width(row[i]) for row in rows) for i in range(4)]
+def _mean_lines(group: Group, room: int) -> list[str]:
+    """One line a tier, aligned; without the intervals where they do not fit."""
+    for bounds in (True, False):
+        rows = [("Geometric mean", "clamped", "unclamped", "vs stock")]
+        rows += [_mean_row(tier, s, bounds) for tier, s in group.tiers.items()]
+        widths = [max(cell_width(row[i]) for row in rows) for i in range(4)]
+        if sum(widths) + 6 <= room:
+            break
     return ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
 
 
-def _mean(mean: Mean | None) -> str:
+def _mean_row(tier: Tier, summary: TierSummary, bounds: bool) -> tuple[str, str, str, str]:
+    total, correct = summary.tasks, summary.tasks - len(summary.without_correct)
+    stock = summary.over_stock.tasks if summary.over_stock else 0
+    return (
+        f"  {tier.value}, {total} task{'s' * (total != 1)}",
+        _mean(summary.clamped, bounds),
+        f"{_mean(summary.unclamped, bounds)} of {correct}/{total}",
+        f"{_mean(summary.over_stock, bounds)} of {stock}/{total}",
+    )
+
+
+def _mean(mean: Mean | None, bounds: bool) -> str:
     if mean is None:
         return "-"
-    return f"{times(mean.value)} [{interval(mean.ci95)}]" if mean.ci95 else times(mean.value)
+    spread = f" [{interval(mean.ci95)}]" if bounds and mean.ci95 else ""
+    return times(mean.value) + spread
 
 
 def _cost_line(report: Report) -> str:
