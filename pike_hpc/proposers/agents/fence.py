@@ -1,0 +1,57 @@
+"""Foreign text made fit for a prompt: no escapes, bounded, fenced so that it can't end its block.
+
+Candidate sources and logs are hostile wherever shown; see the contract, "Secrets and hostile
+text". Knows no prompt.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|.)?",
+    re.DOTALL,
+)
+"""CSI, OSC and string sequences of ECMA-48, and any other escape with the byte after it."""
+
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
+"""Control characters but tab and newline, and those that hide or reorder text."""
+
+
+def clean(text: str) -> str:
+    """The text without terminal escapes, control characters and lone surrogates."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _CONTROLS.sub("", _ESCAPES.sub("", text))
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def head_and_tail(text: str, limit: int) -> str:
+    """At most about `limit` characters: the beginning and the end, and what was left out."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n[{left_out} characters left out]\n{text[-half:]}"
+
+
+def tail(text: str, limit: int) -> str:
+    """At most about `limit` characters from the end."""
+    if len(text) <= limit:
+        return text
+    return f"[{len(text) - limit} characters left out]\n{text[-limit:]}"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A block whose fence is longer than any run of backticks within."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    body = text if text.endswith("\n") else text + "\n"
+    return f"{fence}{language}\n{body}{fence}"
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text in one line of at most `limit` characters."""
+    line = " ".join(clean(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
