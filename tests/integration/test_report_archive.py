@@ -1,0 +1,306 @@
+"""From a journal through a real archive to table, JSON, page and files."""
+
+import itertools
+import json
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from pike_hpc.analysis import (
+    build_report,
+    render_table,
+    report_json,
+    write_html,
+    write_tables,
+)
+from pike_hpc.archive import rebuild
+from pike_hpc.journal import TaskJournal, task_slug
+from pike_hpc.records import (
+    Candidate,
+    Correctness,
+    Declined,
+    EvalResult,
+    EvalStatus,
+    Evaluated,
+    Finished,
+    LegacyVerdicts,
+    PikeError,
+    Proposal,
+    Proposed,
+    QueryAnswered,
+    QueryLost,
+    QueryReserved,
+    ResultKey,
+    Task,
+    TaskOpened,
+    Tier,
+    Timing,
+    Usage,
+    UsageError,
+    Variant,
+)
+
+HOSTILE = "</pre><script>alert('x')</script>\x00\u202e\x1b[31m\"&<img src=//evil>"
+
+
+def task(number="4", variant=Variant.ADMITTED, source="class Model:\n    pass\n"):
+    return Task(suite="s", id=number, name=f"{number}_Net", source=source, variant=variant)
+
+
+def result(of, source, *, speedup=None, tier=Tier.FP32, status=None, simulated=False, device="cpu"):
+    status = status or EvalStatus.PASSED
+    ok = status is EvalStatus.PASSED
+    key = ResultKey(
+        task_digest=of.digest,
+        candidate_id=Candidate(task_digest=of.digest, source=source).id,
+        device_kind=device,
+        image_digest="i",
+    )
+    ci = (speedup * 0.95, speedup * 1.05) if ok else None
+    legacy = LegacyVerdicts(pike=True, kernelbench=False)
+    return EvalResult(
+        key=key,
+        status=status,
+        tier=tier if ok else None,
+        timing=Timing(
+            candidate_ms=2.0 / speedup, reference_ms=2.0, speedup=speedup, ci95=ci, windows=9
+        )
+        if ok
+        else None,
+        correctness=Correctness(
+            relative_error=0.0, limit=1.0, seeds=3, reference_precision="float64", legacy=legacy
+        )
+        if ok
+        else None,
+        message=HOSTILE if not ok else "",
+        log_tail=HOSTILE if not ok else "",
+        lane_s=3.0,
+        simulated=simulated,
+    )
+
+
+def run(folder, tasks, candidates=(), more=(), *, device="cpu", start=1000.0, **kwargs):
+    """A run folder with an archive. `candidates` are (operator, source, result arguments)."""
+    for of in tasks:
+        clock = itertools.count(start).__next__
+        slug = task_slug(of.key)
+        with TaskJournal.open(folder, slug, writer="test", seed=0, clock=clock) as journal:
+            journal.append(TaskOpened(task=of, device_kind=device))
+            for number, (operator, source, arguments) in enumerate(candidates):
+                made = Proposal(
+                    candidate_id=Candidate(task_digest=of.digest, source=source).id,
+                    operator=operator,
+                    note=HOSTILE,
+                )
+                journal.append(Proposed(node=f"n{number}", proposal=made, source=source))
+                verdict = result(of, source, device=device, **arguments, **kwargs)
+                journal.append(Evaluated(result=verdict))
+            for event in more:
+                journal.append(event)
+    rebuild(folder)
+    return folder
+
+
+SEARCH = (
+    ("rule:identity", "class ModelNew: pass  # 0", {"speedup": 1.0}),
+    ("rule:compile_default", "class ModelNew: pass  # 1", {"speedup": 1.5}),
+    ("rule:fold_batch_norm", "class ModelNew: pass  # 2", {"speedup": 3.0}),
+    ("optimise", f"class ModelNew: pass  # {HOSTILE[:40]}", {"speedup": 6.0, "tier": Tier.HALF}),
+    ("fix", "broken", {"status": EvalStatus.BUILD_ERROR}),
+)
+
+SPENDING = (
+    Declined(node="d", operator="rule:sdpa", reason=HOSTILE),
+    QueryReserved(
+        query_id="1", node="q1", role="optimise", model="m", prompt_digest="", max_cost_usd=1.0
+    ),
+    QueryAnswered(
+        query_id="1", text="", finish_reason="stop", usage=Usage(model="m", cost_usd=0.25)
+    ),
+    QueryReserved(
+        query_id="2", node="q2", role="optimise", model="m", prompt_digest="", max_cost_usd=1.0
+    ),
+    QueryLost(query_id="2"),
+    Finished(reason="budget spent"),
+)
+
+
+def test_a_searched_task_fills_every_key_of_the_contract(tmp_path):
+    report = build_report([run(tmp_path / "r", [task()], SEARCH, SPENDING)])
+    data = json.loads(report_json(report))
+    assert data["schema_version"] == 1
+    assert [r["run"] for r in data["runs"]] == ["r"]
+    (row,) = data["tasks"]
+    assert (row["task"], row["variant"], row["device"]) == ("s/4", "admitted", "cpu")
+    assert row["status_counts"] == {"PASSED": 4, "BUILD_ERROR": 1}
+    assert row["best"]["fp32"]["speedup"] == row["best"]["tf32"]["speedup"] == 3.0
+    assert row["best"]["fp32"]["operator"] == "rule:fold_batch_norm"
+    assert row["best"]["fp32"]["ci95"] == pytest.approx([2.85, 3.15])
+    assert row["best"]["half"]["speedup"] == 6.0
+    assert len(row["best"]["half"]["candidate"]) == 64
+    assert row["baselines"]["compile_default"]["speedup"] == 1.5
+    assert (row["queries"], row["evaluations"]) == (2, 5)
+    assert (row["cost_usd"], row["at_risk_usd"], row["gpu_s"]) == (0.25, 1.0, 0.0)
+    assert row["state"] == "finished"
+    assert data["geomean"]["fp32"]["unclamped"] == pytest.approx(3.0)
+    assert data["geomean"]["fp32"]["clamped"] == pytest.approx(3.0)
+    assert data["geomean"]["fp32"]["over_stock"] == pytest.approx(2.0)
+    assert [s["evaluation"] for s in row["trajectory"]["half"]] == [1, 2, 3, 4]
+
+
+def test_the_table_says_who_won_and_by_how_much(tmp_path):
+    table = render_table(build_report([run(tmp_path / "r", [task()], SEARCH, SPENDING)]))
+    (line,) = [x for x in table.splitlines() if x.startswith("4 Net")]
+    for part in ("fp32", "3.00x", "2.85 - 3.15", "2.00x", "rule: fold batch norm", "4/5"):
+        assert part in line
+    assert "6.00x" in table
+    assert max(map(len, table.splitlines())) <= 100
+    assert "\x1b" not in table
+
+
+def test_a_run_without_a_verdict_is_a_report_all_the_same(tmp_path):
+    report = build_report([run(tmp_path / "r", [task("1"), task("2")])])
+    assert "nothing judged yet" in render_table(report)
+    data = json.loads(report_json(report))
+    assert [t["best"]["half"] for t in data["tasks"]] == [None, None]
+    assert data["geomean"]["half"]["unclamped"] is None
+    write_html(report, tmp_path / "r.html")
+    assert write_tables(report, tmp_path / "out")
+
+
+def test_only_failures_count_as_one_and_are_named(tmp_path):
+    failing = [("fix", "broken", {"status": EvalStatus.TIMEOUT})]
+    report = build_report([run(tmp_path / "r", [task("1"), task("2")], failing)])
+    geomean = json.loads(report_json(report))["geomean"]["fp32"]
+    assert geomean["clamped"] == 1.0
+    assert geomean["unclamped"] is None
+    assert geomean["without_correct"] == ["s/1", "s/2"]
+    assert "nothing correct" in render_table(report)
+    write_html(report, tmp_path / "r.html")
+
+
+def test_simulated_and_legacy_numbers_stay_out_of_the_headline_and_are_marked(tmp_path):
+    runs = [
+        run(tmp_path / "real", [task()], SEARCH[:3]),
+        run(tmp_path / "made_up", [task()], SEARCH, simulated=True),
+        run(tmp_path / "legacy", [task(variant=Variant.LEGACY)], SEARCH),
+    ]
+    report = build_report(runs)
+    data = json.loads(report_json(report))
+    assert data["geomean"]["half"]["clamped"] == pytest.approx(3.0)
+    assert [t["headline"] for t in data["tasks"]] == [True, False, False]
+    table = render_table(report)
+    assert "*** SIMULATED" in table
+    assert "*** LEGACY" in table
+    write_html(report, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert page.count('<span class="mark">SIMULATED</span>') >= 3
+    assert page.count('<span class="mark">LEGACY</span>') >= 3
+    only = build_report(runs[1:])
+    assert json.loads(report_json(only))["geomean"]["fp32"]["clamped"] is None
+    assert json.loads(report_json(only))["geomean_device"] is None
+
+
+def test_runs_merge_per_task_and_device_and_a_copy_counts_once(tmp_path):
+    first = run(tmp_path / "one", [task()], SEARCH[:2], SPENDING)
+    second = run(tmp_path / "two", [task()], SEARCH[2:], start=2000.0)
+    other = run(tmp_path / "gpu", [task()], SEARCH[:1], device="nvidia-h200")
+    shutil.copytree(first, tmp_path / "copy" / "one")
+    paths = [second, first, other, tmp_path / "copy" / "one"]
+    data = json.loads(report_json(build_report(paths)))
+    assert [(t["device"], t["evaluations"]) for t in data["tasks"]] == [
+        ("cpu", 5),
+        ("nvidia-h200", 1),
+    ]
+    assert data["tasks"][0]["runs"] == ["one", "two"]
+    assert data["tasks"][0]["queries"] == 2
+    assert data["tasks"][1]["gpu_s"] == 3.0
+    assert len(data["runs"]) == 3
+    assert report_json(build_report(paths)) == report_json(build_report(paths[:3][::-1]))
+
+
+def test_another_source_under_the_same_id_is_another_row_and_said(tmp_path):
+    one = run(tmp_path / "one", [task()], SEARCH)
+    two = run(tmp_path / "two", [task(source="class Model:\n    x = 1\n")], SEARCH)
+    report = build_report([one, two])
+    assert len({t.label for t in report.tasks}) == 2
+    assert any("source differs" in note for note in report.notes)
+
+
+class _Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.attributes = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+def test_hostile_text_reaches_the_page_as_text_only(tmp_path):
+    report = build_report([run(tmp_path / "r", [task()], SEARCH, SPENDING)])
+    write_html(report, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    parsed = _Tags()
+    parsed.feed(page)
+    assert not {"script", "img", "iframe", "object", "link", "base", "form", "a"} & set(parsed.tags)
+    assert not [a for a in parsed.attributes if a[0].startswith("on") or a[0] in ("src", "action")]
+    links = [value for name, value in parsed.attributes if name.endswith("href")]
+    assert all(value.startswith("#") for value in links)
+    assert "default-src 'none'" in page
+    assert "&lt;script&gt;alert" in page
+    assert not {"\x00", "\u202e", "\x1b"} & set(page)
+    ids = [value for name, value in parsed.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_is_the_same_bytes_each_time(tmp_path):
+    report = build_report([run(tmp_path / "r", [task()], SEARCH, SPENDING)])
+    write_html(report, tmp_path / "1.html")
+    write_html(report, tmp_path / "2.html")
+    assert (tmp_path / "1.html").read_bytes() == (tmp_path / "2.html").read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_tables_and_figures_are_written_and_run_no_formula(tmp_path):
+    odd = Declined(node="d", operator="=cmd|' /C calc'!A0", reason="-1+1")
+    report = build_report([run(tmp_path / "r", [task()], SEARCH, (odd,))])
+    written = write_tables(report, tmp_path / "out")
+    assert {p.name for p in written} == {
+        "candidates.csv",
+        "declined.csv",
+        "evaluations.csv",
+        "queries.csv",
+        "speedups.svg",
+        "statuses.csv",
+        "statuses.svg",
+        "summary.csv",
+        "trajectory.csv",
+        "trajectory.svg",
+    }
+    assert len((tmp_path / "out" / "evaluations.csv").read_text().splitlines()) == 1 + 5
+    declined = (tmp_path / "out" / "declined.csv").read_text()
+    assert ",'=cmd" in declined
+    assert ",'-1+1" in declined
+    assert (tmp_path / "out" / "speedups.svg").read_text().startswith("<?xml")
+
+
+def test_a_path_without_an_archive_is_one_clear_message(tmp_path):
+    with pytest.raises(UsageError, match="no archive here") as folder:
+        build_report([tmp_path])
+    assert "archive rebuild" in (folder.value.fix or "")
+    with pytest.raises(UsageError, match="no archive here"):
+        build_report([tmp_path / "missing.h5"])
+    (tmp_path / "archive.h5").write_bytes(b"not HDF5")
+    with pytest.raises(UsageError):
+        build_report([tmp_path])
+    with pytest.raises(UsageError, match="no run"):
+        build_report([])
+
+
+def test_an_unwritable_place_is_one_clear_message(tmp_path):
+    report = build_report([run(tmp_path / "r", [task()])])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PikeError, match="cannot write"):
+        write_html(report, tmp_path / "file" / "r.html")
