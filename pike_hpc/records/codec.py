@@ -22,6 +22,9 @@ from pike_hpc.records.errors import CodecError
 
 R = TypeVar("R")
 
+_PLAIN = frozenset({str, int, float, bool})
+"""Types whose values are their own JSON; enums of strings are not among them."""
+
 
 def to_json(record: object) -> str:
     """One line of canonical JSON: sorted keys, no spaces, ASCII, finite numbers only."""
@@ -41,8 +44,10 @@ def from_json(cls: type[R], text: str | bytes) -> R:
 
 def encode(value: object) -> Any:
     """The JSON value of a record, an enum, or a container of them."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: encode(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -105,16 +110,16 @@ def _decode_tuple(items: tuple[Any, ...], data: Any, where: str) -> tuple[Any, .
 
 def _decode_record(kind: Any, data: Any, where: str) -> Any:
     _expect(isinstance(data, dict), "an object", data, where)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    unknown = sorted(set(data) - set(fields))
-    if unknown:
-        raise CodecError(f"unknown key {unknown[0]!r}", where=where, valid=", ".join(fields))
     hints = _hints(kind)
+    if not data.keys() <= hints.keys():
+        unknown = sorted(data.keys() - hints.keys())
+        raise CodecError(f"unknown key {unknown[0]!r}", where=where, valid=", ".join(hints))
     values = {}
-    for name, field in fields.items():
+    for name, hint in hints.items():
         if name in data:
-            values[name] = _decode(hints[name], data[name], f"{where}.{name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            read = _decode_scalar if hint in _PLAIN else _decode
+            values[name] = read(hint, data[name], f"{where}.{name}")
+        elif name in _required(kind):
             raise CodecError(f"missing key {name!r}", where=where)
     try:
         return kind(**values)
@@ -139,8 +144,25 @@ def _decode_scalar(kind: Any, data: Any, where: str) -> Any:
 
 
 @functools.cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind))
+
+
+@functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    """Name to annotation of a record's fields, in order. Cached: a journal has many records."""
+    hints = typing.get_type_hints(kind)
+    return {name: hints[name] for name in _names(kind)}
+
+
+@functools.cache
+def _required(kind: Any) -> frozenset[str]:
+    """The fields without a default."""
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(kind)
+    return frozenset(
+        f.name for f in fields if f.default is missing and f.default_factory is missing
+    )
 
 
 def _expect(ok: bool, meaning: str, data: object, where: str) -> None:
