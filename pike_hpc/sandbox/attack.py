@@ -45,6 +45,7 @@ def main() -> None:
         "shared_memory": lambda t: _reads(t["shared_memory"], t["nonce"]),
         "write": _write_everywhere,
         "open_for_writing": lambda t: any(_opens(path) for path in t["files"]),
+        "open_file": lambda t: _opens(t["open_file"]),
         "network": _connect_tcp,
         "abstract_socket": _connect_abstract,
         "network_interfaces": lambda _: any(name != "lo" for _, name in socket.if_nameindex()),
@@ -98,9 +99,25 @@ def _signal(targets: Targets) -> bool:
     return False
 
 
+def _ways_to(path: str) -> Iterator[str]:
+    """The path itself, and where it would be if a mount or a process led to the outside."""
+    yield path
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        points = sorted({line.split()[4] for line in file})
+    for pid in ("1", str(os.getppid())):
+        points += [f"/proc/{pid}/root", f"/proc/{pid}/cwd"]
+    yield from (f"{point}{path}" for point in points if point != "/")
+
+
 def _reads(path: str, nonce: str) -> bool:
-    with open(path, encoding="utf-8") as file:
-        return nonce in file.read()
+    for way in _ways_to(path):
+        try:
+            with open(way, encoding="utf-8") as file:
+                if nonce in file.read():
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def _opens(path: str) -> bool:
@@ -122,7 +139,8 @@ def _create(folder: str, name: str) -> bool:
 def _write_everywhere(targets: Targets) -> bool:
     # The prober looks for the files; what is created on a file system of ours does not count.
     for folder in targets["folders"]:
-        _create(folder, targets["nonce"])
+        for way in _ways_to(folder):
+            _create(way, targets["nonce"])
     return False
 
 

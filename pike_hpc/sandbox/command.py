@@ -53,8 +53,7 @@ def _unshare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
         "argv": spec.argv,
         "env": dict(spec.env),
         "links": facts.links,
-        "read_only": _shown(spec, facts),
-        "shared": [str(p) for p in spec.shared],
+        "shown": _shown(spec, facts),
         "devices": [*facts.devices, *(facts.gpu_devices if spec.gpu else ())],
         "scratch_bytes": spec.scratch_mb * _MEBIBYTE,
         "memory_bytes": spec.memory_mb * _MEBIBYTE,
@@ -85,14 +84,12 @@ def _bubblewrap(spec: SandboxSpec, facts: HostFacts) -> list[str]:
         argv += ["--dev-bind", device, device]
     size = ["--size", str(spec.scratch_mb * _MEBIBYTE), "--perms", "1777", "--tmpfs"]
     argv += [*size, "/dev/shm", *size, str(SCRATCH), "--remount-ro", "/dev"]  # noqa: S108
-    read_only, shared = _shown(spec, facts), [str(p) for p in spec.shared]
-    for folder in _parents([*read_only, *shared]):
+    shown = _shown(spec, facts)
+    for folder in _parents([path for path, _ in shown]):
         # bwrap itself would make the parents of a bind with mode 0700.
         argv += ["--perms", "0755", "--dir", folder]
-    for path in read_only:
-        argv += ["--ro-bind", path, path]
-    for path in shared:
-        argv += ["--bind", path, path]
+    for path, writable in shown:
+        argv += ["--bind" if writable else "--ro-bind", path, path]
     argv += ["--remount-ro", "/", "--chdir", str(SCRATCH), "--"]
     alone = facts.is_root or facts.counts_per_namespace
     count = spec.processes if alone else None
@@ -159,9 +156,11 @@ def _limits(spec: SandboxSpec, facts: HostFacts, processes: int | None) -> list[
     return argv
 
 
-def _shown(spec: SandboxSpec, facts: HostFacts) -> list[str]:
-    """Everything shown read-only, outer folders first."""
-    return sorted({*facts.system, *(str(p) for p in spec.read_only)})
+def _shown(spec: SandboxSpec, facts: HostFacts) -> list[tuple[str, bool]]:
+    """Everything shown and whether it is writable; outer folders first, lest they cover inner."""
+    shown = dict.fromkeys((*facts.system, *map(str, spec.read_only)), False)
+    shown.update(dict.fromkeys(map(str, spec.shared), True))
+    return sorted(shown.items())
 
 
 def _parents(paths: list[str]) -> list[str]:

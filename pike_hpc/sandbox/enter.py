@@ -116,7 +116,7 @@ def _map_ids(child: int, plan: dict[str, Any]) -> None:
 
 def _build_root(plan: dict[str, Any]) -> None:
     """A new root on a tmpfs with what the plan shows, and nothing else."""
-    sources = {p: os.path.realpath(p) for p in (*plan["read_only"], *plan["shared"])}
+    sources = {path: os.path.realpath(path) for path, _ in plan["shown"]}
     _mount(None, "/", None, _REC | _PRIVATE)
     base = "/tmp"  # noqa: S108 - any folder that exists everywhere; hidden only from ourselves
     _mount("tmpfs", base, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
@@ -132,12 +132,9 @@ def _build_root(plan: dict[str, Any]) -> None:
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
     _build_devices(plan)
     _scratch("/tmp", plan["scratch_bytes"])  # noqa: S108 - our own
-    for path in plan["read_only"]:
+    for path, writable in plan["shown"]:
         _bind(sources[path], path)
-        _restrict(path, _RDONLY | _NOSUID | _NODEV)
-    for path in plan["shared"]:
-        _bind(sources[path], path)
-        _restrict(path, _NOSUID | _NODEV)
+        _restrict(path, _NOSUID | _NODEV | (0 if writable else _RDONLY))
     _write_accounts(plan["inner_id"])
     _check(_libc.umount2(b"/.outside", _DETACH), "umount /.outside")
     os.rmdir("/.outside")

@@ -53,7 +53,7 @@ def measure(
     with _laid_out(facts, spec, folder) as layout:
         inside = replace(
             spec,
-            read_only=(*spec.read_only, _HERE),
+            read_only=(*layout.read_only, layout.shown),
             shared=(*spec.shared, layout.shared),
             scratch=layout.scratch,
             scratch_mb=SCRATCH_MB,
@@ -92,6 +92,11 @@ class _Layout:
         return self.base / "shared"
 
     @property
+    def shown(self) -> Path:
+        """Shown read-only inside, though its mode lets everybody write."""
+        return self.base / "shown"
+
+    @property
     def scratch(self) -> Path:
         return self.base / "scratch"
 
@@ -102,7 +107,7 @@ class _Layout:
     @property
     def public_folders(self) -> tuple[Path, ...]:
         public = (tempfile.gettempdir(), "/tmp", "/var/tmp", _SHARED_MEMORY)  # noqa: S108
-        return (self.base / "public", *(Path(p) for p in public))
+        return (self.base / "public", self.shown, *(Path(p) for p in public))
 
     def targets(self, spec: SandboxSpec) -> dict[str, Any]:
         """What the attacking program is told."""
@@ -117,7 +122,8 @@ class _Layout:
             "home_names": self.home_names,
             "shared_memory": str(_SHARED_MEMORY / f"{self.nonce}-shm"),
             "folders": [str(p) for p in folders],
-            "read_only": [str(p) for p in self.read_only],
+            "read_only": [str(p) for p in (*self.read_only, self.shown)],
+            "open_file": str(self.shown / "file"),
             "files": [str(_HERE / "attack.py"), str(self.base / "private" / "secret")],
             "tcp_port": self.listener.getsockname()[1],
             "abstract_name": self.nonce,
@@ -134,7 +140,7 @@ class _Layout:
             "network": not _arrived(self.listener),
             "abstract_socket": not _arrived(self.abstract),
             "write_private": not self._appeared(self.private_folders),
-            "write_public": not self._appeared(self.public_folders),
+            "write_public": not (self._appeared(self.public_folders) or said["open_file"]),
             "write_read_only": not (self._appeared(self.read_only) or said["open_for_writing"]),
             "root_uid": shown.exists() and shown.stat().st_uid != 0,
         }
@@ -157,9 +163,15 @@ def _laid_out(facts: HostFacts, spec: SandboxSpec, folder: Path) -> Iterator[_La
             stack.enter_context(tempfile.TemporaryDirectory(prefix="pike-probe-", dir=folder))
         )
         base.chmod(0o755)
-        for name, mode in (("private", 0o700), ("public", 0o1777), ("shared", 0o1777)):
+        for name, mode in (
+            ("private", 0o700),
+            ("public", 0o1777),
+            ("shown", 0o777),
+            ("shared", 0o1777),
+        ):
             (base / name).mkdir()
             (base / name).chmod(mode)
+        stack.enter_context(_file(base / "shown" / "file", nonce, 0o666))
         (base / "scratch").mkdir()
         give_scratch(base / "scratch", facts)
         secret = base / "private" / "secret"

@@ -127,9 +127,9 @@ def test_a_program_sees_what_is_shown_and_nothing_else(engine, folder):
     assert seen["ids"] == [65534] * 3
     assert seen["cwd"] == "/tmp"
     assert {k: v for k, v in seen["env"].items() if k != "PWD"} == given.env
-    assert not {"home", "root", "var", "srv", "opt", "mnt"} & set(seen["root"]) - {
-        p.parts[1] for p in given.read_only
-    }
+    system = ("bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys")
+    shown = {p.parts[1] for p in given.read_only}
+    assert set(seen["root"]) <= {*system, "tmp", "usr", *shown}
     assert "shadow" not in seen["etc"]
     assert len(seen["processes"]) <= 3
     assert seen["interfaces"] == ["lo"]
@@ -196,6 +196,16 @@ def test_a_shared_folder_is_written_by_nobody(engine, folder):
     assert done.returncode == 0, done.stderr
     assert (shared / "x").read_text() == "y"
     assert (shared / "x").stat().st_uid == FACTS.candidate_uid != 0
+
+
+def test_what_is_shown_is_read_only_even_where_everybody_may_write(engine, folder):
+    shown = open_folder(folder, "shown")
+    (shown / "file").touch()
+    (shown / "file").chmod(0o666)
+    for name in ("file", "new"):
+        code = f"open({str(shown / name)!r}, 'a')"
+        done = run(engine, spec(code, read_only=(*python_prefixes(), shown)))
+        assert "Read-only file system" in done.stderr
 
 
 def test_paths_shown_keep_their_symbolic_links(engine, folder):

@@ -78,8 +78,12 @@ def test_unshare_plan_says_everything():
         "argv": ["python", "-m", "runner"],
         "env": {"A": "one two", "B": "2"},
         "links": [["/bin", "usr/bin"]],
-        "read_only": ["/etc/ld.so.cache", "/home/me/venv", "/usr"],
-        "shared": ["/local/sock"],
+        "shown": [
+            ["/etc/ld.so.cache", False],
+            ["/home/me/venv", False],
+            ["/local/sock", True],
+            ["/usr", False],
+        ],
         "devices": list(ROOT.devices),
         "scratch_bytes": 64 << 20,
         "memory_bytes": 16 << 20,
@@ -127,6 +131,18 @@ def test_bubblewrap_cuts_everything_and_shows_what_is_named(facts):
         ("67108864", "--perms", "1777", "--tmpfs", "/tmp"),
     ]
     assert argv[-3:] == ["python", "-m", "runner"]
+
+
+def test_an_outer_folder_never_covers_an_inner_one():
+    nested = {"read_only": (Path("/a/b"), Path("/c")), "shared": (Path("/a"), Path("/c/d"))}
+    shown = [("/a", True), ("/a/b", False), ("/c", False), ("/c/d", True)]
+    system = [(path, False) for path in USER.system]
+    assert [tuple(s) for s in plan(USER, **nested)["shown"]] == sorted([*shown, *system])
+    argv = command(Engine.BUBBLEWRAP, spec(**nested), USER)
+    binds = [
+        (argv[i + 1], a == "--bind") for i, a in enumerate(argv) if a in ("--bind", "--ro-bind")
+    ]
+    assert binds == sorted([*shown, *system])
 
 
 def test_bubblewrap_root_gives_the_uid_away_inside():
