@@ -52,9 +52,9 @@ def main() -> int:
 def _install_torch(pip: list[str]) -> bool:
     version = _pinned("torch")
     if _driver_answers():
-        _say(f"NVIDIA driver found: installing torch {version} with CUDA (a download of about 3 GB)")
+        _say(f"NVIDIA driver found: installing torch {version} with CUDA (about 3 GB to download)")
         return subprocess.run([*pip, f"torch=={version}"], check=False).returncode == 0
-    _say(f"no NVIDIA driver: installing torch {version} for the CPU (a download of about 200 MB)")
+    _say(f"no NVIDIA driver: installing torch {version} for the CPU (about 200 MB to download)")
     cpu = [*pip, f"torch=={version}+cpu"]
     if subprocess.run(cpu, check=False, stderr=subprocess.DEVNULL).returncode == 0:
         return True

@@ -61,7 +61,7 @@ def plan_jobs(
 
 
 def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]:
-    """submitit's Slurm parameters for jobs of `kind` (worker or agent) at this site."""
+    """parameters, in submitit's names, for jobs of `kind` (worker or agent) at this site."""
     site = resolved.site
     shape = site.worker_job if kind == "worker" else site.agent
     parameters: dict[str, Any] = {

@@ -1,0 +1,118 @@
+"""The loop over tasks: give each its turn, keep few evaluations in flight, stop in order.
+
+Contract: returns when every task is finished, the wall budget or the time given is used, a
+stop is asked for, or nothing can go on. What it leaves behind is always resumable. Clock and
+sleep are arguments; it knows no configuration file and no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pike_hpc.agent.controller import Controller
+from pike_hpc.records import PikeError
+
+_IDLE_S = (0.02, 0.5)
+"""Shortest and longest pause between two looks at mailbox and models."""
+
+_GRACE_S = 30.0
+"""How long after the wall budget a verdict in flight is still waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What bounds one sitting of an agent."""
+
+    in_flight: int = 2
+    """Evaluations in the mailbox at once: enough that no worker idles, few enough that budgets
+    cut cleanly."""
+    wall_s: float = 0.0
+    """Seconds left of the wall budget; 0 = no limit. At its end the tasks are finished."""
+    sitting_s: float = 0.0
+    """Seconds after which this agent returns with the search unfinished; 0 = no limit."""
+    once: bool = False
+    """Do what is ready, wait for open model calls (up to sitting_s), and return."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the sitting ended."""
+
+    finished: bool
+    exit_code: int = 0
+    reason: str = ""
+
+
+def run_agent(
+    controllers: Sequence[Controller],
+    options: AgentOptions,
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    stopping: Callable[[], bool],
+) -> Outcome:
+    """Drive all tasks; a task whose provider fails is left, the others go on.
+
+    Args:
+        controllers: one a task, each holding its task's lock.
+        options: bounds of this sitting.
+        clock: monotonic seconds.
+        sleep: waits that many seconds.
+        stopping: True once somebody asked to stop.
+    """
+    start = clock()
+    left: dict[Controller, PikeError] = {}
+    pause_s = _IDLE_S[0]
+    while True:
+        active = [c for c in controllers if not c.finished and c not in left]
+        if not active:
+            return _end(controllers, left)
+        elapsed = clock() - start
+        if stopping() or (options.sitting_s and elapsed >= options.sitting_s):
+            return _leave(active, "stopped; the same command continues", left)
+        wall_over = bool(options.wall_s) and elapsed >= options.wall_s
+        busy = False
+        for controller in _by_turn(active):
+            try:
+                busy |= controller.collect()
+                if wall_over:
+                    busy |= _close_at_wall(controller, elapsed - options.wall_s)
+                else:
+                    room = options.in_flight - sum(c.in_flight for c in active)
+                    busy |= controller.advance(max(room, 0))
+            except PikeError as error:
+                left[controller] = error
+                controller.pause(error.what, error.exit_code)
+        if options.once and not busy and not any(c.asking for c in active):
+            return _leave(active, "one tick done", left)
+        pause_s = _IDLE_S[0] if busy else min(pause_s * 1.5, _IDLE_S[1])
+        if not busy:
+            sleep(pause_s)
+
+
+def _by_turn(active: Sequence[Controller]) -> list[Controller]:
+    """Fewest evaluations first, so that a budget that ends leaves no task untried."""
+    return sorted(active, key=lambda c: c.view.spent.evaluations)
+
+
+def _close_at_wall(controller: Controller, over_s: float) -> bool:
+    if controller.in_flight and over_s < _GRACE_S:
+        return False
+    controller.finish("The wall budget is used (budget.wall_minutes).")
+    return True
+
+
+def _leave(active: Sequence[Controller], reason: str, left: dict[Controller, PikeError]) -> Outcome:
+    for controller in active:
+        controller.pause(reason, 0)
+    outcome = _end((), left)
+    return Outcome(finished=False, exit_code=outcome.exit_code, reason=outcome.reason or reason)
+
+
+def _end(controllers: Sequence[Controller], left: dict[Controller, PikeError]) -> Outcome:
+    finished = all(c.finished for c in controllers)
+    if not left:
+        return Outcome(finished=finished)
+    worst = max(left.values(), key=lambda e: e.exit_code != 75)
+    return Outcome(finished=False, exit_code=worst.exit_code, reason=str(worst))

@@ -1,0 +1,285 @@
+"""One task's controller: strategy in, journal first, mailbox and models out.
+
+The order of writing is the whole of its safety. A query is reserved on disk before it is sent
+and its answer is on disk before it is read; a request is journalled before it is put, and put
+again after a kill (the mailbox knows it by its id); a verdict counts once it is journalled, and
+only then may the mailbox forget it.
+
+It knows no clock: `room` says how many evaluations may be in flight, the caller says when to stop.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from pike_hpc.agent.queries import Answer, Models
+from pike_hpc.journal import TaskJournal
+from pike_hpc.mailbox import Mailbox
+from pike_hpc.proposers.agents import NoProgram, extract_program, parse_ideas
+from pike_hpc.proposers.rules import DeclinedByRule, Toolchain, rewrite
+from pike_hpc.records import (
+    Brainstormed,
+    Candidate,
+    Declined,
+    EvalRequest,
+    Evaluated,
+    Event,
+    Finished,
+    Paused,
+    PikeError,
+    Proposal,
+    Proposed,
+    QueryAnswered,
+    QueryFailed,
+    QueryLost,
+    QueryReserved,
+    Requested,
+    Role,
+    Task,
+    TaskOpened,
+    Tier,
+)
+from pike_hpc.search import (
+    AskModel,
+    Finish,
+    Limits,
+    ProposeByRule,
+    Strategy,
+    TaskView,
+    may_evaluate,
+    may_query,
+    replay,
+)
+from pike_hpc.tasks import effective_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSetup:
+    """Everything about one task that the configuration decides."""
+
+    task: Task
+    device_kind: str
+    image_digest: str
+    tiers: tuple[Tier, ...]
+    min_isolation: str
+    timeout_s: float
+    strategy: Strategy
+    limits: Limits
+    toolchain: Toolchain
+
+
+class Controller:
+    """Drives one task. Owns its journal; one thread calls it."""
+
+    def __init__(
+        self, setup: TaskSetup, journal: TaskJournal, mailbox: Mailbox, models: Models | None
+    ) -> None:
+        self.setup = setup
+        self._journal = journal
+        self._mailbox = mailbox
+        self._models = models
+        self._asking: dict[str, Future[Answer]] = {}
+        self.view: TaskView = replay(stamped.event for stamped in journal.events)
+        self._recover()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the search of this task is over."""
+        return self.view.finished is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Evaluations put into the mailbox and not yet journalled."""
+        return len(self.view.unjudged)
+
+    @property
+    def asking(self) -> int:
+        """Model queries whose answer is not here yet."""
+        return len(self._asking)
+
+    def collect(self) -> bool:
+        """Journal what has arrived: verdicts and answers. True if anything did.
+
+        Raises:
+            PikeError: a provider refused or cannot be reached; the state is saved.
+        """
+        arrived = False
+        results = self._mailbox.results(tuple(self.view.unjudged)) if self.view.unjudged else {}
+        for _, result in sorted(results.items()):
+            self._write(Evaluated(result=result))
+            arrived = True
+        if results:
+            self._mailbox.discard(tuple(results))
+        for query_id in [q for q, future in self._asking.items() if future.done()]:
+            arrived = True
+            self._settle(query_id, self._asking.pop(query_id))
+        return arrived
+
+    def advance(self, room: int) -> bool:
+        """Take the decisions that are ready, with at most `room` new evaluations.
+
+        True if anything was done.
+        """
+        if self.finished:
+            return False
+        done = self._request_waiting(room)
+        for action in self.setup.strategy.decide(self.view):
+            match action:
+                case ProposeByRule():
+                    if room - done <= 0:
+                        break
+                    self._propose_by_rule(action)
+                    done += max(self._request_waiting(room - done), 1)
+                case AskModel():
+                    done += self._ask(action)
+                case Finish(reason=reason):
+                    if not self.in_flight and not self.asking:
+                        self.finish(reason)
+                        done += 1
+        return done > 0
+
+    def finish(self, reason: str) -> None:
+        """End the search of this task for good."""
+        self._write(Finished(reason=reason))
+
+    def pause(self, reason: str, exit_code: int) -> None:
+        """Leave a note of why this controller stops before the end."""
+        self._write(Paused(reason=reason, exit_code=exit_code))
+
+    def close(self) -> None:
+        """Give the task's lock back."""
+        self._journal.close()
+
+    def _recover(self) -> None:
+        if self.view.task is None:
+            self._write(TaskOpened(task=self.setup.task, device_kind=self.setup.device_kind))
+        for query_id in self.view.in_flight:
+            self._write(QueryLost(query_id=query_id))
+        for query in self.view.unparsed:
+            self._read_answer(query.reserved)
+        for candidate_id in self.view.unjudged.values():
+            self._mailbox.put(self._request_for(candidate_id))
+
+    def _write(self, event: Event) -> None:
+        self._journal.append(event)
+        self.view.apply(event)
+
+    def _request_waiting(self, room: int) -> int:
+        """Put proposed but unjudged candidates into the mailbox; how many."""
+        put = 0
+        for candidate_id in self.view.unrequested:
+            if put >= room or not may_evaluate(self.view, self.setup.limits):
+                break
+            request = self._request_for(candidate_id)
+            self._write(Requested(request_id=request.request_id, candidate_id=candidate_id))
+            self._mailbox.put(request)
+            put += 1
+        return put
+
+    def _request_for(self, candidate_id: str) -> EvalRequest:
+        setup = self.setup
+        return EvalRequest(
+            task=setup.task,
+            candidate_source=self.view.sources[candidate_id],
+            device_kind=setup.device_kind,
+            image_digest=setup.image_digest,
+            tiers=setup.tiers,
+            min_isolation=setup.min_isolation,
+            timeout_s=setup.timeout_s,
+        )
+
+    def _propose_by_rule(self, action: ProposeByRule) -> None:
+        operator = "rule:" + "+".join(action.rules)
+        outcome = rewrite(
+            effective_source(self.setup.task),
+            action.rules,
+            toolchain=self.setup.toolchain,
+            device_kind=self.setup.device_kind,
+            task_name=f"{self.setup.task.key} {self.setup.task.name}",
+        )
+        if isinstance(outcome, DeclinedByRule):
+            reason = f"{outcome.rule}: {outcome.reason}"
+            self._write(Declined(node=action.node, operator=operator, reason=reason))
+            return
+        self._propose(action.node, outcome.source, operator=operator, note=outcome.note)
+
+    def _propose(
+        self,
+        node: str,
+        source: str,
+        *,
+        operator: str,
+        note: str = "",
+        query: QueryReserved | None = None,
+    ) -> None:
+        candidate = Candidate(task_digest=self.setup.task.digest, source=source)
+        proposal = Proposal(
+            candidate_id=candidate.id,
+            operator=operator,
+            parent_ids=query.parent_ids if query else (),
+            branch=query.branch if query else None,
+            phase=query.phase if query else None,
+            round=query.round if query else None,
+            note=note,
+        )
+        try:
+            self._check_size(source)
+        except ValueError as error:
+            self._write(Declined(node=node, operator=operator, reason=str(error)))
+            return
+        self._write(Proposed(node=node, proposal=proposal, source=source))
+
+    def _check_size(self, source: str) -> None:
+        setup = self.setup
+        EvalRequest(
+            task=setup.task,
+            candidate_source=source,
+            device_kind=setup.device_kind,
+            image_digest=setup.image_digest,
+        )
+
+    def _ask(self, action: AskModel) -> int:
+        """Reserve and send one query; 0 where budget or answers in flight forbid it."""
+        if self._models is None:
+            raise PikeError(
+                f"the strategy asked a model for {action.role} and none is configured",
+                where="models in the workflow",
+                fix="name a model under models.optimise, or use strategy: rules",
+            )
+        prepared = self._models.prepare(action, self.view, self.setup.task, self.setup.device_kind)
+        if not may_query(self.view, self.setup.limits, prepared.max_cost_usd):
+            return 0
+        self._write(prepared.reserved)
+        self._asking[prepared.reserved.query_id] = self._models.send(prepared)
+        return 1
+
+    def _settle(self, query_id: str, future: Future[Answer]) -> None:
+        answer = future.result()
+        if answer.error is not None:
+            self._write(QueryFailed(query_id=query_id, kind=answer.kind, message=answer.error.what))
+            raise answer.error
+        completion = answer.completion
+        assert completion is not None, "an answer is a completion or an error"
+        self._write(
+            QueryAnswered(
+                query_id=query_id,
+                text=completion.text,
+                finish_reason=completion.finish_reason,
+                usage=completion.usage,
+                latency_s=completion.latency_s,
+            )
+        )
+        self._read_answer(self.view.queries[query_id].reserved)
+
+    def _read_answer(self, query: QueryReserved) -> None:
+        answered = self.view.queries[query.query_id].answer
+        assert answered is not None, "only an answer on disk is read"
+        if query.role == Role.BRAINSTORM:
+            self._write(Brainstormed(node=query.node, ideas=parse_ideas(answered.text, 10)))
+            return
+        program = extract_program(answered.text, answered.finish_reason)
+        if isinstance(program, NoProgram):
+            self._write(Declined(node=query.node, operator=query.role, reason=program.reason))
+            return
+        self._propose(query.node, program.source, operator=query.role, note=query.note, query=query)

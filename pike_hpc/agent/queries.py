@@ -1,0 +1,131 @@
+"""Model queries of an agent: from a strategy's wish to a prompt, and to an answer in a thread.
+
+A prompt is made from the task's view alone, so that the same view asks the same thing. Threads
+only wait for answers; journals and views are touched by the controller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pike_hpc.llm import Completion, LanguageModel, ModelRequest
+from pike_hpc.records import PikeError, QueryReserved, Role, Task, Tier, digest
+from pike_hpc.search import AskModel, TaskView, tried
+from pike_hpc.tasks import effective_source
+
+_PARALLEL = 16
+"""Queries in flight at once; a provider's rate limit is met by backing off, not by this."""
+
+_HISTORY = 8
+"""Tried programs that a prompt tells about, the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """The model that plays a role, and how it is asked."""
+
+    model: LanguageModel
+    name: str
+    temperature: float
+    max_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A query that may be sent once `reserved` is on disk."""
+
+    reserved: QueryReserved
+    request: ModelRequest
+    seat: Seat
+    max_cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back: a completion, or the error that a person must read."""
+
+    completion: Completion | None = None
+    error: PikeError | None = None
+    kind: str = ""
+
+
+class Models:
+    """The models of a run by role."""
+
+    def __init__(self, seats: Mapping[Role, Seat], tiers: tuple[Tier, ...]) -> None:
+        self._seats = seats
+        self._tiers = tiers
+        self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="model")
+
+    def prepare(self, action: AskModel, view: TaskView, task: Task, device_kind: str) -> Prepared:
+        """The query for an action, with the ceiling of its cost. Sends nothing."""
+        seat = self._seats[action.role]
+        prompt = _prompt(action, view, task, device_kind, self._tiers)
+        attempt = sum(q.reserved.node == action.node for q in view.queries.values())
+        request = ModelRequest(
+            role=action.role,
+            system=prompt.system,
+            user=prompt.user,
+            temperature=seat.temperature,
+            max_output_tokens=seat.max_output_tokens,
+            sample=attempt,
+            request_key=f"{task.digest[:12]}/{action.node}",
+        )
+        ceiling = seat.model.max_cost_usd(request)
+        reserved = QueryReserved(
+            query_id=digest(task.digest, action.node, str(attempt))[:32],
+            node=action.node,
+            role=action.role.value,
+            model=seat.name,
+            prompt_digest=digest(prompt.system, prompt.user),
+            max_cost_usd=ceiling,
+            parent_ids=tuple(p for p in (action.parent_id, action.failed_id) if p),
+            branch=action.branch,
+            phase=action.phase,
+            round=action.round,
+            note=(action.idea or "")[:200],
+        )
+        return Prepared(reserved=reserved, request=request, seat=seat, max_cost_usd=ceiling)
+
+    def send(self, prepared: Prepared) -> Future[Answer]:
+        """Ask in a thread; the future never raises."""
+        return self._threads.submit(_ask, prepared)
+
+    def close(self) -> None:
+        """Send nothing more; answers in flight are lost and will be journalled as such."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _ask(prepared: Prepared) -> Answer:
+    try:
+        return Answer(completion=prepared.seat.model.complete(prepared.request))
+    except PikeError as error:
+        return Answer(error=error, kind=type(error).__name__)
+
+
+def _prompt(
+    action: AskModel, view: TaskView, task: Task, device_kind: str, tiers: tuple[Tier, ...]
+) -> Prompt:
+    failed = view.result(action.failed_node) if action.failed_node else None
+    declined = view.outcomes[action.failed_node].declined if action.failed_node else None
+    parent = view.results.get(action.parent_id) if action.parent_id else None
+    summary = None
+    if parent is not None and parent.timing is not None:
+        summary = f"{parent.timing.speedup:.2f}x over eager, correct at tier {parent.tier}"
+    return render(
+        action.role,
+        task_source=effective_source(task),
+        device=device_kind,
+        torch_version="2.11 or later",
+        tiers=tiers,
+        parent_source=view.sources.get(action.parent_id) if action.parent_id else None,
+        parent_summary=summary,
+        idea=action.idea,
+        failure_status=failed.status.value if failed else "NO_PROGRAM" if declined else "",
+        failure_message=failed.message if failed else declined or "",
+        log_tail=failed.log_tail if failed else "",
+        failed_source=view.sources.get(action.failed_id) if action.failed_id else None,
+        history=tried(view, phase=action.phase, limit=_HISTORY),
+    )

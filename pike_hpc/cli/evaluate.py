@@ -1,0 +1,159 @@
+"""`pike-hpc evaluate TASK FILE.py`: judge one program, no queue."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pike_hpc.cli.lanes import open_lane
+from pike_hpc.cli.tasks import add_task_options, task_from
+from pike_hpc.config import env
+from pike_hpc.evaluate.device import Device, detect, image_digest
+from pike_hpc.records import (
+    EvalRequest,
+    EvalResult,
+    EvalStatus,
+    Task,
+    UsageError,
+    encode,
+)
+
+_MAX_FILE_BYTES = 900_000
+"""Leaves room for the task beside it in a request of at most a million bytes."""
+
+
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("task", metavar="TASK", help="SUITE/ID, or a file in KernelBench's format")
+    parser.add_argument("file", metavar="FILE.py", type=Path, help="defines ModelNew (or Model)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or a GPU's model")
+    parser.add_argument("--engine", default="auto", help="isolation: auto, bubblewrap, unshare, …")
+    parser.add_argument("--min-isolation", default="L1", help="L0 to L4; below it is a refusal")
+    parser.add_argument("--timeout-s", type=float, default=900.0, help="for the whole evaluation")
+    parser.add_argument("--json", action="store_true", help="the contract's document on stdout")
+    add_task_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge and print; 0 passed, 3 the candidate failed, 1 the judge could not decide."""
+    task = task_from(options)
+    source = read_candidate(options.file)
+    device = detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+    request = EvalRequest(
+        task=task,
+        candidate_source=source,
+        device_kind=device.kind,
+        image_digest=image_digest(),
+        min_isolation=options.min_isolation,
+        timeout_s=options.timeout_s,
+    )
+    print(f"judging {options.file} for {task.key} {task.name} on {device.why}", file=sys.stderr)
+    with open_lane(device, options.engine) as lane:
+        result = lane.evaluate(request, on_phase=_show_phase if sys.stderr.isatty() else None)
+    if options.json:
+        print(json.dumps(document(task, result), indent=2, sort_keys=False, allow_nan=False))
+    else:
+        print(describe(task, result, device))
+    return exit_code(result.status)
+
+
+def exit_code(status: EvalStatus) -> int:
+    """0 passed, 1 no verdict, 3 the candidate failed."""
+    if status is EvalStatus.PASSED:
+        return 0
+    return 1 if status in (EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST) else 3
+
+
+def read_candidate(path: Path) -> str:
+    """The candidate's text. Raises UsageError for a file that cannot be one."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the candidate: {error.strerror}",
+            where=str(path),
+            valid="a Python file that defines ModelNew (or Model)",
+        ) from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise UsageError(
+            f"the candidate has {len(data)} bytes",
+            where=str(path),
+            valid=f"up to {_MAX_FILE_BYTES}",
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the candidate is not UTF-8 text: {error}", where=str(path)) from None
+
+
+def document(task: Task, result: EvalResult) -> dict[str, Any]:
+    """The contract's `evaluate --json` document."""
+    whole = encode(result)
+    return {
+        "schema_version": 1,
+        "task": task.key,
+        "name": task.name,
+        "variant": task.variant.value,
+        "candidate": result.candidate_id,
+        "device_kind": result.key.device_kind,
+        "judge_version": result.key.judge_version,
+        **{
+            key: whole[key]
+            for key in (
+                "status",
+                "tier",
+                "tags",
+                "correctness",
+                "timing",
+                "one_off",
+                "isolation",
+                "message",
+                "log_tail",
+                "environment",
+            )
+        },
+    }
+
+
+def describe(task: Task, result: EvalResult, device: Device) -> str:
+    """The same for a person."""
+    lines = [f"{task.key} {task.name} · {device.kind} · candidate {result.candidate_id[:12]}"]
+    timing, correctness = result.timing, result.correctness
+    if timing is not None and result.tier is not None:
+        low, high = timing.ci95
+        lines += [
+            f"PASSED  {timing.speedup:.2f}x over eager (95 % interval {low:.2f} to {high:.2f}), "
+            f"tier {result.tier}",
+            f"  time       {timing.candidate_ms:.4g} ms against {timing.reference_ms:.4g} ms, "
+            f"{timing.windows} windows",
+        ]
+    else:
+        lines += [f"{result.status}  {result.message}"]
+    if correctness is not None:
+        lines += [
+            f"  error      {correctness.relative_error:.2g} of the signal "
+            f"(limit {correctness.limit:.2g}), {correctness.seeds} secret seeds against "
+            f"{correctness.reference_precision}"
+        ]
+    once = result.one_off
+    lines += [
+        f"  one-off    build {once.build_s:.1f} s, load {once.load_s:.1f} s, "
+        f"first call {once.first_call_s:.1f} s",
+        f"  isolation  {result.isolation.level} ({result.isolation.engine})",
+    ]
+    lines += [f"  tags       {', '.join(result.tags)}"] if result.tags else []
+    if timing is not None and result.message:
+        lines += [f"  note       {result.message}"]
+    if result.log_tail and timing is None:
+        lines += ["  what it printed last:"]
+        lines += [f"    | {line}" for line in result.log_tail.splitlines()[-15:]]
+    return "\n".join(lines)
+
+
+def _show_phase(phase: str) -> None:
+    print(f"\r\x1b[K  {phase}", end="" if phase != "done" else "\r\x1b[K", file=sys.stderr)
+    sys.stderr.flush()

@@ -1,0 +1,103 @@
+"""Follow a run from its journals: live progress on stderr, the table and the paths at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from pike_hpc.agent import active_seconds
+from pike_hpc.analysis import build_report, render_table, write_html
+from pike_hpc.archive import is_current, rebuild
+from pike_hpc.cli.run import Run
+from pike_hpc.config import env
+from pike_hpc.journal import Stamped
+from pike_hpc.records import EvalResult, Evaluated, Proposed, Task
+from pike_hpc.search import TaskView, replay
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Follower:
+    """Shows what has happened since it last looked. Holds no lock and starts nothing."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._seen: dict[str, int] = {t.key: len(run.events(t)) for t in run.tasks}
+        environ = env.environ()
+        self._live = sys.stderr.isatty() and not env.no_color(environ)
+        self._began = time.monotonic()
+
+    def show(self) -> None:
+        """A line for each new verdict and, on a terminal, one that says how things stand."""
+        journals = {task.key: self._run.events(task) for task in self._run.tasks}
+        for task in self._run.tasks:
+            events = journals[task.key]
+            news, self._seen[task.key] = events[self._seen[task.key] :], len(events)
+            for stamped in news:
+                if isinstance(stamped.event, Evaluated):
+                    self._say(_verdict(task, events, stamped.event.result))
+        if self._live:
+            sys.stderr.write(_CLEAR_LINE + self._standing(journals))
+            sys.stderr.flush()
+
+    def conclude(self) -> int:
+        """Archive, page and table; 0, or 3 where a task has no correct candidate."""
+        if self._live:
+            sys.stderr.write(_CLEAR_LINE)
+        archive = self._run.dir / "archive.h5"
+        if not archive.exists() or not is_current(self._run.dir):
+            rebuild(self._run.dir)
+        report = build_report([archive])
+        page = self._run.dir / "report.html"
+        write_html(report, page)
+        colour = sys.stdout.isatty() and not env.no_color(env.environ())
+        print(render_table(report, width=100, color=colour))
+        print(f"\narchive  {archive}\nreport   {page}")
+        return 0 if all(task.best for task in report.tasks) else 3
+
+    def _standing(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
+        views = {key: replay(s.event for s in events) for key, events in journals.items()}
+        judged = sum(len(v.results) for v in views.values())
+        waiting = sum(len(v.unjudged) for v in views.values())
+        done = sum(v.finished is not None for v in views.values())
+        parts = [f"{judged} judged", f"{waiting} in flight", f"{done}/{len(views)} tasks done"]
+        wall_s = self._run.resolved.workflow.budget.wall_minutes * 60
+        if wall_s:
+            used = active_seconds(journals.values())
+            left = max(wall_s - max(used, 0.0), 0.0)
+            parts.append(f"{_clock(left)} left")
+        return f"  [{_clock(time.monotonic() - self._began)}] " + " · ".join(parts)
+
+    def _say(self, line: str) -> None:
+        clear = _CLEAR_LINE if self._live else ""
+        stamp = _clock(time.monotonic() - self._began)
+        sys.stderr.write(f"{clear}  [{stamp}] {line}\n")
+        sys.stderr.flush()
+
+
+def _verdict(task: Task, events: tuple[Stamped, ...], result: EvalResult) -> str:
+    operator = next(
+        (
+            s.event.proposal.operator
+            for s in events
+            if isinstance(s.event, Proposed)
+            and s.event.proposal.candidate_id == result.candidate_id
+        ),
+        "?",
+    )
+    view = replay(s.event for s in events)
+    line = f"{task.key} {task.name}: {operator.removeprefix('rule:')} "
+    if result.timing is not None:
+        line += f"{result.timing.speedup:.2f}x at {result.tier}"
+    else:
+        line += f"{result.status} ({result.message})" if result.message else str(result.status)
+    return line + _best(view)
+
+
+def _best(view: TaskView) -> str:
+    timed = [r.timing.speedup for r in view.results.values() if r.timing is not None]
+    return f", best {max(timed):.2f}x of {len(view.results)}" if timed else ""
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

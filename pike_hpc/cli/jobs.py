@@ -1,0 +1,104 @@
+"""`pike-hpc agent RUN` and `pike-hpc worker RUN`: what the jobs of a run are."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import logging.handlers
+import os
+import sys
+import time
+from pathlib import Path
+
+from pike_hpc.agent import AgentOptions, Controller, active_seconds, run_agent
+from pike_hpc.archive import rebuild
+from pike_hpc.cli.lanes import LaneJudge, open_lane
+from pike_hpc.cli.models import make_models
+from pike_hpc.cli.run import Run, writer_id
+from pike_hpc.cli.setup import make_controller
+from pike_hpc.config import env
+from pike_hpc.evaluate.device import detect
+from pike_hpc.worker import WorkerOptions, run_worker, stop_on_signals
+
+_LOG_BYTES = 4_000_000
+_LOG_FILES = 2
+
+
+def add_agent(parser: argparse.ArgumentParser) -> None:
+    """Options of the agent."""
+    parser.add_argument("run_dir", metavar="RUN", type=Path)
+    parser.add_argument("--tasks", default="all", metavar="RANGE", help="default all")
+    parser.add_argument("--once", action="store_true", help="do what is ready, then return")
+    parser.add_argument("--max-seconds", type=float, default=0.0, help="return after this long")
+    parser.set_defaults(run=agent)
+
+
+def add_worker(parser: argparse.ArgumentParser) -> None:
+    """Options of the worker."""
+    parser.add_argument("run_dir", metavar="RUN", type=Path)
+    parser.set_defaults(run=worker)
+
+
+def agent(options: argparse.Namespace) -> int:
+    """Drive the search of a range of tasks; the last agent builds the archive."""
+    run = Run.open(options.run_dir)
+    me = f"agent-{writer_id()}"
+    _leave_terminal(run.dir / "logs" / f"{me}.log")
+    controllers: list[Controller] = []
+    models = make_models(run.resolved)
+    try:
+        tasks = run.chosen(options.tasks)
+        used_s = active_seconds(run.events(task) for task in run.tasks)
+        wall_s = run.resolved.workflow.budget.wall_minutes * 60
+        controllers += [make_controller(run, task, me, models, run.mailbox) for task in tasks]
+        bounds = AgentOptions(
+            in_flight=2 * run.resolved.workflow.workers.count,
+            wall_s=max(wall_s - used_s, 0.001) if wall_s else 0.0,
+            sitting_s=options.max_seconds,
+            once=options.once,
+        )
+        with stop_on_signals() as stop:
+            outcome = run_agent(
+                controllers,
+                bounds,
+                clock=time.monotonic,
+                sleep=stop.wait,
+                stopping=lambda: stop.reason is not None,
+            )
+    finally:
+        for controller in controllers:
+            controller.close()
+        if models is not None:
+            models.close()
+    if run.finished():
+        run.mailbox.close()
+        rebuild(run.dir)
+    if outcome.exit_code:
+        print(f"pike-hpc: {outcome.reason}", file=sys.stderr)
+    return outcome.exit_code
+
+
+def worker(options: argparse.Namespace) -> int:
+    """Judge what the mailbox holds until told to leave."""
+    run = Run.open(options.run_dir)
+    me = f"worker-{writer_id()}"
+    _leave_terminal(run.dir / "logs" / f"{me}.log")
+    workflow = run.resolved.workflow
+    settings = WorkerOptions(worker_id=me, max_idle_s=workflow.workers.max_idle_s)
+    device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+    site = run.resolved.site
+    with open_lane(device, site.container.engine, Path(site.paths.tmp)) as lane:
+        return run_worker(run.mailbox, LaneJudge(lane, device), settings)
+
+
+def _leave_terminal(log: Path) -> None:
+    """Leave the terminal's reach, so that its Ctrl-C stops the follower first; log to a file."""
+    if os.getsid(0) != os.getpid() and os.getpgid(0) != os.getpid():
+        os.setsid()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.handlers.RotatingFileHandler(
+        log, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8"
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("pike_hpc").setLevel(logging.INFO)

@@ -1,0 +1,80 @@
+"""Open the lane that judges here: engine chosen by trial, scratch folder, torch present."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pike_hpc import sandbox
+from pike_hpc.evaluate import Lane
+from pike_hpc.evaluate.device import Device, torch_version
+from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
+
+
+@contextmanager
+def open_lane(device: Device, engine: str, tmp: Path | None = None) -> Iterator[Lane]:
+    """A lane on `device`, closed and its scratch removed at the end.
+
+    Args:
+        device: as `detect` found it.
+        engine: a value of container.engine.
+        tmp: node-local folder for sockets and scratch; the system's where None.
+
+    Raises:
+        UsageError: no torch here, or the engine does not work here.
+    """
+    if torch_version() is None:
+        raise UsageError(
+            "torch is not installed here, and judging needs it",
+            where=f"the Python at {sys.prefix}",
+            fix="make setup, or pip install 'pike-hpc[local]', on a machine that judges",
+        )
+    with _scratch(tmp) as scratch:
+        gpu = device.gpus[0] if device.torch_device == "cuda" else None
+        with Lane(device.torch_device, _choose(engine), scratch=scratch, gpu=gpu) as lane:
+            yield lane
+
+
+def measure_isolation(engine: str, tmp: Path | None = None) -> Isolation:
+    """What an engine stops here, by attacks. Raises UsageError, PikeError."""
+    with _scratch(tmp) as scratch, Lane("cpu", _choose(engine), scratch=scratch) as lane:
+        return lane.isolation
+
+
+class LaneJudge:
+    """A lane as the worker wants it: a judge of one kind of device."""
+
+    def __init__(self, lane: Lane, device: Device) -> None:
+        self._lane = lane
+        self.device_kind = device.kind
+
+    def evaluate(self, request: EvalRequest, on_phase: Callable[[str], None]) -> EvalResult:
+        """The verdict."""
+        return self._lane.evaluate(request, on_phase)
+
+    def close(self) -> None:
+        """Kill what runs."""
+        self._lane.close()
+
+
+@contextmanager
+def _scratch(tmp: Path | None) -> Iterator[Path]:
+    if tmp is not None and not tmp.is_dir():
+        raise UsageError(
+            f"no folder {tmp} for scratch",
+            where="paths.tmp of the site",
+            valid="a node-local folder that exists, such as /tmp",
+        )
+    with tempfile.TemporaryDirectory(prefix="pike-", dir=tmp, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o711)  # a candidate of another uid passes through to its own folder
+        yield folder
+
+
+def _choose(engine: str) -> sandbox.Engine:
+    facts = sandbox.look()
+    spec = sandbox.SandboxSpec(argv=("true",), read_only=sandbox.python_prefixes(), env={})
+    return sandbox.choose(engine, facts, sandbox.python_trial(spec, Path(sys.executable)))

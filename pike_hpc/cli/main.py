@@ -1,0 +1,74 @@
+"""`pike-hpc COMMAND …`: parse, run one command, turn errors into one message and an exit code.
+
+stdout is data, stderr is progress and log. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 ran
+but the candidate or some tasks failed, 75 try again later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import pike_hpc
+from pike_hpc.records import PikeError
+
+COMMANDS = {
+    "submit": "start or continue a run",
+    "resume": "continue a run from its own run.yaml",
+    "cancel": "stop a run's jobs, keep all data",
+    "status": "jobs, workers, queue, budget, best per task",
+    "report": "tables and figures from archives",
+    "evaluate": "judge one program, no queue",
+    "tasks": "list, show or check tasks",
+    "agent": "what agent jobs run",
+    "worker": "what eval-worker jobs run",
+    "archive": "verify, rebuild or export archives",
+    "doctor": "try everything a run needs here, say what to fix",
+    "config": "the resolved configuration and where each value came from",
+}
+_MODULES = {"resume": "submit", "cancel": "submit", "agent": "jobs", "worker": "jobs"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    name = next((a for a in arguments if not a.startswith("-")), "")
+    parser = _parser(name)
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except PikeError as error:
+        print(f"pike-hpc: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("pike-hpc: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    """The parser; only the command asked for imports its module, so that --help is instant."""
+    parser = argparse.ArgumentParser(
+        prog="pike-hpc",
+        description="Faster PyTorch models, proven. `pike-hpc COMMAND --help` explains each.",
+    )
+    parser.add_argument("--version", action="version", version=f"pike-hpc {pike_hpc.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for command, summary in COMMANDS.items():
+        sub = commands.add_parser(command, help=summary, description=summary)
+        if command == name:
+            module = importlib.import_module(f"pike_hpc.cli.{_MODULES.get(command, command)}")
+            getattr(module, f"add_{command}")(sub)
+    return parser

@@ -1,0 +1,52 @@
+"""The models of a run: from the workflow's spec and the keys of this environment to clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pike_hpc.agent import Models, Seat
+from pike_hpc.config import ModelSpec, Resolved, env
+from pike_hpc.llm import make_model
+from pike_hpc.records import Role
+
+
+def make_models(resolved: Resolved) -> Models | None:
+    """A model for each role; None where the search asks none. Raises UsageError."""
+    workflow = resolved.workflow
+    if not workflow.asks_models:
+        return None
+    seats = {}
+    for role in Role:
+        spec = workflow.for_role(role.value)
+        if spec is not None:
+            seats[role] = _seat(spec, resolved)
+    return Models(seats, workflow.evaluate.tiers)
+
+
+def check_keys(resolved: Resolved) -> None:
+    """Make every client once, so that a missing key or price stops a run before it starts."""
+    models = make_models(resolved)
+    if models is not None:
+        models.close()
+
+
+def _seat(spec: ModelSpec, resolved: Resolved) -> Seat:
+    environ = env.environ()
+    key = None
+    if spec.provider == "openai" and spec.key_env:
+        key = env.api_key(spec.key_env, environ, resolved.site.key_files).reveal()
+    prices = env.user_config_dir(environ) / "prices.yaml"
+    model = make_model(
+        provider=spec.provider,
+        model=spec.model,
+        base_url=spec.base_url,
+        key=key,
+        price_file=prices if prices.is_file() else None,
+        own_server=not spec.is_paid,
+    )
+    return Seat(
+        model=model,
+        name=f"{spec.provider}:{Path(spec.model).name}",
+        temperature=spec.temperature,
+        max_output_tokens=spec.max_output_tokens,
+    )

@@ -1,0 +1,130 @@
+"""The processes of a local run: start those that are missing, restart the dead, stop in order.
+
+Who is alive is read where each says so itself: workers from their heartbeats, agents from the
+holders of the task locks. So a second `submit` finds the first one's jobs and starts nothing
+twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+from pike_hpc.cli.run import Run, wait_for
+from pike_hpc.journal import task_slug
+from pike_hpc.journal.controllers import controller_of
+from pike_hpc.journal.holder import Holder
+from pike_hpc.launch import Job, Launcher
+from pike_hpc.mailbox import alive_here
+from pike_hpc.records import Paused
+
+Plan = tuple[tuple[Job, ...], tuple[Job, ...]]
+"""(workers, agents)."""
+
+_START_S = 20.0
+"""A started job that hasn't shown itself after this long is taken for dead."""
+
+_STOP_S = 15.0
+"""How long processes get to leave in order."""
+
+_RESTARTS = 5
+"""Deaths without a verdict in between after which a run stops trying."""
+
+
+class LocalJobs:
+    """Keeps the jobs of one run going from the process that follows it."""
+
+    def __init__(self, run: Run, launcher: Launcher, plan: Plan) -> None:
+        self._run, self._launcher = run, launcher
+        self._workers, self._agents = plan
+        self._since = time.time()
+        self._started: dict[str, float] = {}
+        self._restarts = {"worker": 0, "agent": 0}
+        self._judged = 0
+
+    def keep_going(self) -> int:
+        """Start what is missing. 0, or the exit code with which an agent gave up."""
+        gave_up = self._paused()
+        if gave_up is not None and not agents_of(self._run):
+            _say(gave_up.reason)
+            return gave_up.exit_code
+        judged = self._run.mailbox.counts().done + sum(
+            len(view.results) for view in self._run.views().values()
+        )
+        if judged > self._judged:
+            self._judged, self._restarts = judged, {"worker": 0, "agent": 0}
+        workers = [w for w in self._run.mailbox.workers() if alive_here(w.beat)]
+        self._top_up("worker", self._workers[len(workers) :])
+        self._top_up("agent", () if agents_of(self._run) else self._agents)
+        if max(self._restarts.values()) > _RESTARTS:
+            kind = max(self._restarts, key=lambda k: self._restarts[k])
+            _say(f"the {kind} died {_RESTARTS} times in a row; its log: {self._run.dir / 'logs'}")
+            return 1
+        return 0
+
+    def wait(self) -> None:
+        """Let the jobs leave by themselves after the run is finished."""
+        wait_for(lambda: not pids_of(self._run), _STOP_S)
+        self.stop()
+
+    def stop(self) -> None:
+        """Ask all to leave, then make them."""
+        stop(self._run)
+
+    def _top_up(self, kind: str, missing: Sequence[Job]) -> None:
+        if not missing or time.monotonic() - self._started.get(kind, -_START_S) < _START_S:
+            return
+        if kind in self._started:
+            self._restarts[kind] += 1
+            _say(f"a {kind} is gone: starting another")
+        self._launcher.submit(missing)
+        self._started[kind] = time.monotonic()
+
+    def _paused(self) -> Paused | None:
+        """Why an agent of this sitting stopped with an error, if one did."""
+        for task in self._run.tasks:
+            events = self._run.events(task)
+            if not events or events[-1].time < self._since:
+                continue
+            last = events[-1].event
+            if isinstance(last, Paused) and last.exit_code:
+                return last
+        return None
+
+
+def stop(run: Run) -> int:
+    """Ask every process of the run on this machine to leave, then kill; how many there were."""
+    pids = pids_of(run)
+    for pid in pids:
+        _signal(pid, signal.SIGTERM)
+    if not wait_for(lambda: not pids_of(run), _STOP_S):
+        for pid in pids_of(run):
+            _signal(pid, signal.SIGKILL)
+    return len(pids)
+
+
+def pids_of(run: Run) -> tuple[int, ...]:
+    """Workers and agents of the run that live on this machine."""
+    workers = [w.beat.pid for w in run.mailbox.workers() if alive_here(w.beat)]
+    agents = [h.pid for h in agents_of(run) if h.host == socket.gethostname()]
+    return tuple(dict.fromkeys([*workers, *agents]))
+
+
+def agents_of(run: Run) -> tuple[Holder, ...]:
+    """The controllers at work, one entry a task."""
+    holders = (controller_of(run.dir, task_slug(task.key)) for task in run.tasks)
+    return tuple(h for h in holders if h is not None)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _say(line: str) -> None:
+    print(f"pike-hpc: {line}", file=sys.stderr)

@@ -1,0 +1,52 @@
+"""From a run's configuration to the controller of one task: strategy, limits, rules, journal."""
+
+from __future__ import annotations
+
+import time
+
+from pike_hpc.agent import Controller, Models, TaskSetup
+from pike_hpc.cli.run import Run
+from pike_hpc.evaluate.device import image_digest
+from pike_hpc.journal import TaskJournal, task_slug
+from pike_hpc.mailbox import Mailbox
+from pike_hpc.proposers.rules import portfolio, probe_toolchain
+from pike_hpc.records import Task
+from pike_hpc.search import Limits, make_strategy
+
+
+def make_controller(
+    run: Run, task: Task, writer: str, models: Models | None, mailbox: Mailbox
+) -> Controller:
+    """Take the task over. Raises TryAgainLater where another controller holds it."""
+    workflow = run.resolved.workflow
+    budget = workflow.budget
+    limits = Limits(
+        queries=budget.queries_per_task,
+        evaluations=budget.evaluations_per_task,
+        max_usd=budget.max_usd / max(len(run.tasks), 1),
+        max_gpu_s=budget.max_gpu_hours * 3600 / max(len(run.tasks), 1),
+    )
+    strategy = make_strategy(
+        workflow.search.strategy,
+        options=workflow.search.options,
+        seed=workflow.search.seed,
+        limits=limits,
+        portfolio=portfolio(run.device_kind),
+        has_model=models is not None,
+        tiers=workflow.evaluate.tiers,
+    )
+    setup = TaskSetup(
+        task=task,
+        device_kind=run.device_kind,
+        image_digest=run.resolved.site.container.digest or image_digest(),
+        tiers=workflow.evaluate.tiers,
+        min_isolation=workflow.evaluate.min_isolation,
+        timeout_s=workflow.evaluate.timeout_s,
+        strategy=strategy,
+        limits=limits,
+        toolchain=probe_toolchain(),
+    )
+    journal = TaskJournal.open(
+        run.dir, task_slug(task.key), writer=writer, seed=workflow.search.seed, clock=time.time
+    )
+    return Controller(setup, journal, mailbox, models)

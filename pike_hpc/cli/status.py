@@ -1,0 +1,147 @@
+"""`pike-hpc status RUN`: jobs, workers, queue, budget, best per task; starts nothing.
+
+Read from heartbeats, journals and the job record, so it is right with any daemon down; what
+Slurm says is added where it answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pike_hpc.agent import active_seconds
+from pike_hpc.cli.processes import agents_of
+from pike_hpc.cli.run import Run
+from pike_hpc.config import env
+from pike_hpc.launch import read_jobs
+from pike_hpc.mailbox import SeenWorker, alive_here
+from pike_hpc.records import Tier, encode
+from pike_hpc.search import TaskView
+
+_STALE_S = 120.0
+"""A heartbeat older than this, from a machine that cannot be asked, is shown as lost."""
+
+
+def add_status(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("run_dir", metavar="RUN", type=Path)
+    parser.add_argument("--json", action="store_true", help="the contract's document on stdout")
+    parser.add_argument("--watch", action="store_true", help="again every 2 s until it is done")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print once, or until the run is done."""
+    opened = Run.open(options.run_dir)
+    while True:
+        found = document(opened)
+        if options.json:
+            print(json.dumps(found, indent=None if options.watch else 2), flush=True)
+        else:
+            live = options.watch and sys.stdout.isatty() and not env.no_color(env.environ())
+            print(("\x1b[H\x1b[J" if live else "") + describe(found), flush=True)
+        if not options.watch or found["state"] in ("done", "failed"):
+            return 0
+        time.sleep(2)
+
+
+def document(run: Run) -> dict[str, Any]:
+    """The contract's `status --json` document."""
+    views = run.views()
+    workers = [_worker(seen) for seen in run.mailbox.workers()]
+    agents = agents_of(run)
+    return {
+        "schema_version": 1,
+        "run": str(run.dir),
+        "state": _state(run, views, bool(agents)),
+        "jobs": [encode(record) for record in read_jobs(run.dir)],
+        "agents": [{"writer": a.writer, "host": a.host, "pid": a.pid} for a in set(agents)],
+        "workers": workers,
+        "queue": encode(run.mailbox.counts()),
+        "budget": _budget(run, views),
+        "tasks": [_task(key, view) for key, view in views.items()],
+    }
+
+
+def describe(found: dict[str, Any]) -> str:
+    """The same for a person."""
+    queue, budget = found["queue"], found["budget"]
+    alive = [w for w in found["workers"] if w["state"] != "lost"]
+    lines = [
+        f"{found['run']}: {found['state']}",
+        f"  workers  {len(alive)} alive"
+        + "".join(f"; {w['id'].split('-')[1]} {w['state']} {w['phase']}".rstrip() for w in alive),
+        f"  queue    {queue['new']} new, {queue['claimed']} claimed, {queue['done']} done and not "
+        f"yet journalled, {queue['dead']} dead",
+        f"  spent    {budget['evaluations']} evaluations, {budget['queries']} queries, "
+        f"${budget['usd']:.2f}, {budget['lane_s']:.0f} s of device time, "
+        f"{budget['wall_s'] / 60:.1f} min at work"
+        + (f" of {budget['wall_minutes']:g}" if budget["wall_minutes"] else ""),
+    ]
+    for task in found["tasks"]:
+        best = ", ".join(f"{t} {b['speedup']:.2f}x" for t, b in task["best"].items() if b)
+        state = task["finished"] or task["paused"] or "searching"
+        lines.append(f"  {task['task']:<22} {task['judged']:>3} judged  {best or '-':<34} {state}")
+    return "\n".join(lines)
+
+
+def _worker(seen: SeenWorker) -> dict[str, Any]:
+    beat = seen.beat
+    alive = alive_here(beat)
+    lost = alive is False or (alive is None and seen.age_s > _STALE_S)
+    return {
+        "id": beat.worker_id,
+        "state": "lost" if lost else beat.state,
+        "heartbeat_age_s": round(seen.age_s, 3),
+        "phase": beat.phase,
+        "host": beat.host,
+        "device_kind": beat.device_kind,
+        "judged": beat.judged,
+    }
+
+
+def _state(run: Run, views: dict[str, TaskView], agents: bool) -> str:
+    if all(view.finished is not None for view in views.values()):
+        return "done"
+    if agents:
+        return "running"
+    pauses = [e[-1].event for t in run.tasks if (e := run.events(t))]
+    failed = any(getattr(event, "exit_code", 0) == 1 for event in pauses)
+    return "failed" if failed else "paused"
+
+
+def _budget(run: Run, views: dict[str, TaskView]) -> dict[str, Any]:
+    spent = [view.spent for view in views.values()]
+    limits = run.resolved.workflow.budget
+    return {
+        "queries": sum(s.queries for s in spent),
+        "queries_per_task": limits.queries_per_task,
+        "evaluations": sum(s.evaluations for s in spent),
+        "evaluations_per_task": limits.evaluations_per_task,
+        "usd": sum(s.usd for s in spent),
+        "max_usd": limits.max_usd,
+        "lane_s": sum(s.lane_s for s in spent),
+        "max_gpu_hours": limits.max_gpu_hours,
+        "wall_s": active_seconds(run.events(task) for task in run.tasks),
+        "wall_minutes": limits.wall_minutes,
+    }
+
+
+def _task(key: str, view: TaskView) -> dict[str, Any]:
+    best = {}
+    for tier in Tier:
+        result = view.best(tier)
+        timing = result.timing if result is not None else None
+        best[tier.value] = timing and {"speedup": timing.speedup, "ci95": list(timing.ci95)}
+    return {
+        "task": key,
+        "judged": len(view.results),
+        "waiting": len(view.unjudged) + len(view.unrequested),
+        "best": best,
+        "finished": view.finished,
+        "paused": view.paused,
+    }

@@ -1,0 +1,185 @@
+"""`pike-hpc submit|resume|cancel`: start or continue a run, follow it here, stop its jobs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+import time
+from pathlib import Path
+
+from pike_hpc.cli import processes
+from pike_hpc.cli.config import add_layers, resolve_from
+from pike_hpc.cli.follow import Follower
+from pike_hpc.cli.models import check_keys
+from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.cli.simulate import SIMULATED, simulate
+from pike_hpc.config import Resolved, difference, env
+from pike_hpc.evaluate.device import Device, detect
+from pike_hpc.launch import (
+    LocalLauncher,
+    SlurmLauncher,
+    dry_run,
+    pack_code,
+    plan_jobs,
+    slurm_parameters,
+)
+from pike_hpc.records import Task, UsageError
+
+
+def add_submit(parser: argparse.ArgumentParser) -> None:
+    """Options of submit."""
+    add_layers(parser)
+    parser.add_argument("--run", dest="run_dir", type=Path, metavar="DIR", help="the run folder")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    mode.add_argument("--simulate", action="store_true", help="scripted model, made-up verdicts")
+    parser.set_defaults(run=submit)
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """Options of resume."""
+    parser.add_argument("run_dir", metavar="RUN", type=Path)
+    parser.set_defaults(run=resume)
+
+
+def add_cancel(parser: argparse.ArgumentParser) -> None:
+    """Options of cancel."""
+    parser.add_argument("run_dir", metavar="RUN", type=Path)
+    parser.set_defaults(run=cancel)
+
+
+def submit(options: argparse.Namespace) -> int:
+    """Start the run that the configuration names, or go on with it."""
+    resolved = resolve_from(options)
+    tasks, refused = tasks_of(resolved)
+    for path, reason in refused:
+        print(f"refused {path}: {reason}", file=sys.stderr)
+    if options.simulate:
+        return simulate(resolved, tasks, options.run_dir)
+    resolved, device = _with_device(resolved)
+    check_keys(resolved)
+    folder = options.run_dir or resolved.run_dir
+    if options.dry_run:
+        return _print_plan(resolved, folder.absolute(), tasks)
+    run = _open_or_create(folder, resolved, tasks)
+    return _go_on(run, device)
+
+
+def resume(options: argparse.Namespace) -> int:
+    """Go on with a run, from its own run.yaml."""
+    run = Run.open(options.run_dir)
+    if run.device_kind == SIMULATED:
+        return simulate(run.resolved, run.tasks, run.dir)
+    check_keys(run.resolved)
+    device = None
+    if run.resolved.site.scheduler == "local" and not run.finished():
+        device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+    return _go_on(run, device)
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """Stop the jobs of a run; every journalled verdict stays."""
+    run = Run.open(options.run_dir)
+    stopped = processes.stop(run)
+    print(f"stopped {stopped} processes; all data is kept in {run.dir}", file=sys.stderr)
+    print(f"continue with: pike-hpc resume {run.dir}", file=sys.stderr)
+    return 0
+
+
+def _with_device(resolved: Resolved) -> tuple[Resolved, Device | None]:
+    """The configuration with `auto` decided, and the device where it is this machine's."""
+    wanted = resolved.workflow.evaluate.devices[0]
+    if resolved.site.scheduler == "slurm":
+        model = resolved.site.worker_job.gpu_model
+        kind = model or "cpu" if wanted in ("auto", "cuda") else wanted
+        device = None
+    else:
+        device = detect(wanted, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+        kind = device.kind
+    evaluate = dataclasses.replace(resolved.workflow.evaluate, devices=(kind,))
+    workflow = dataclasses.replace(resolved.workflow, evaluate=evaluate)
+    return dataclasses.replace(resolved, workflow=workflow), device
+
+
+def _open_or_create(folder: Path, resolved: Resolved, tasks: tuple[Task, ...]) -> Run:
+    if not (folder / "run.yaml").exists():
+        return Run.create(folder, resolved, tasks)
+    run = Run.open(folder)
+    changed = list(difference(run.resolved.workflow, resolved.workflow))
+    old, new = ({t.key: t.digest for t in some} for some in (run.tasks, tasks))
+    changed += [f"task {key}: changed" for key in old.keys() & new.keys() if old[key] != new[key]]
+    if changed:
+        raise UsageError(
+            "the workflow is not the one this run was made with:\n    " + "\n    ".join(changed),
+            where=str(folder / "run.yaml"),
+            fix="leave out --run for a new folder, or continue the old one: "
+            f"pike-hpc resume {folder}",
+        )
+    return run
+
+
+def _go_on(run: Run, device: Device | None) -> int:
+    if device is not None:
+        print(f"device: {device.why}", file=sys.stderr)
+    print(f"run: {run.dir}", file=sys.stderr)
+    if run.resolved.site.scheduler == "slurm":
+        return _submit_to_slurm(run)
+    if run.finished():
+        print("every task is finished: nothing is started", file=sys.stderr)
+        return Follower(run).conclude()
+    gpus = tuple(range(len(device.gpus))) if device is not None else ()
+    follower = Follower(run)
+    run.mailbox.reopen()
+    keeper = processes.LocalJobs(run, LocalLauncher(run.dir, gpus=gpus), _plan(run, gpus))
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while not run.finished():
+            code = keeper.keep_going()
+            if code:
+                keeper.stop()
+                return code
+            follower.show()
+            time.sleep(0.3)
+        follower.show()
+        keeper.wait()
+    except KeyboardInterrupt:
+        print("\nstopping: what is being judged is given back …", file=sys.stderr)
+        keeper.stop()
+        print(f"paused; continue with: pike-hpc resume {run.dir}", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return follower.conclude()
+
+
+def _plan(run: Run, gpus: tuple[int, ...] = ()) -> processes.Plan:
+    lib = pack_code(run.dir)
+    ids = [task.id for task in run.tasks]
+    return plan_jobs(run.resolved, run.dir, ids, python=sys.executable, lib=lib, gpus=gpus)
+
+
+def _submit_to_slurm(run: Run) -> int:
+    workers, agents = _plan(run)
+    run.mailbox.reopen()
+    for kind, jobs in (("agent", agents), ("worker", workers)):
+        parameters = slurm_parameters(run.resolved, kind, f"pike-{kind}")
+        for record in SlurmLauncher(run.dir, parameters).submit(jobs):
+            print(f"{record.kind} job {record.job_id}")
+    print(f"follow: pike-hpc status {run.dir} --watch", file=sys.stderr)
+    return 0
+
+
+def _print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int:
+    ids = [task.id for task in tasks]
+    workers, agents = plan_jobs(
+        resolved, folder, ids, python=sys.executable, lib=folder / "code" / "lib"
+    )
+    print(f"# run folder: {folder}\n# tasks: {', '.join(t.key for t in tasks)}")
+    for kind, jobs in (("worker", workers), ("agent", agents)):
+        slurm = resolved.site.scheduler == "slurm"
+        parameters = slurm_parameters(resolved, kind, f"pike-{kind}") if slurm else None
+        print(f"\n# {len(jobs)} {kind} job(s)")
+        print(dry_run(folder, jobs, parameters))
+    return 0

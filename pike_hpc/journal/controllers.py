@@ -1,0 +1,18 @@
+"""Who drives a task now, for those who only watch: no lock is taken to find out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pike_hpc.journal.holder import Holder, read_holder
+from pike_hpc.journal.segment import checked_slug, journal_folder
+
+
+def controller_of(run_dir: Path, slug: str) -> Holder | None:
+    """The controller that holds the task, or None where there is none or it ended on this node.
+
+    One on another machine counts as alive: from here nobody can prove otherwise.
+    """
+    path = journal_folder(run_dir) / "locks" / f"{checked_slug(slug)}.lock.holder"
+    holder = read_holder(path)
+    return None if holder is None or holder.has_ended() else holder

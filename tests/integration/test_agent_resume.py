@@ -1,0 +1,165 @@
+"""Killed after any event, a search goes on as if nothing had happened.
+
+A whole search is run once; then its journal is cut after every single event, as kill -9 would
+leave it, and a new controller finishes it. The canonical text must be the same, no journalled
+verdict may be judged again, and only queries in flight may be asked again.
+"""
+
+import shutil
+
+import pytest
+
+from pike_hpc.agent import AgentOptions, Controller, Models, Seat, TaskSetup, run_agent
+from pike_hpc.archive import canonical, rebuild
+from pike_hpc.journal import TaskJournal, read_task, task_slug
+from pike_hpc.llm import ScriptedModel
+from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.proposers.rules import Toolchain, portfolio
+from pike_hpc.records import (
+    EvalRequest,
+    Finished,
+    QueryAnswered,
+    QueryLost,
+    QueryReserved,
+    Role,
+    Tier,
+)
+from pike_hpc.search import Limits, make_strategy
+from pike_hpc.tasks import find_task
+from pike_hpc.worker import SimulatedJudge
+
+TASK = find_task("level3-pike/4")
+SLUG = task_slug(TASK.key)
+DEVICE = "cpu"
+LIMITS = Limits(queries=12, evaluations=20)
+
+
+class CountingJudge:
+    """The simulated judge, and what it was asked."""
+
+    def __init__(self):
+        self.judged = []
+        self._judge = SimulatedJudge(device_kind=DEVICE, seed=3)
+
+    def evaluate(self, request: EvalRequest):
+        self.judged.append(request.request_id)
+        return self._judge.evaluate(request, lambda _: None)
+
+
+def sit(run_dir, strategy, *, judge, mailbox=None):
+    """One sitting of an agent, to the end."""
+    mailbox = mailbox or MemoryMailbox()
+    models = None
+    if strategy != "rules":
+        seat = Seat(
+            model=ScriptedModel(), name="scripted", temperature=0.8, max_output_tokens=1000
+        )
+        models = Models({role: seat for role in Role}, tuple(Tier))
+    journal = TaskJournal.open(run_dir, SLUG, writer="test", seed=0, clock=lambda: 0.0)
+    controller = Controller(setup(strategy), journal, mailbox, models)
+
+    def work(_seconds):
+        for claim in mailbox.claim("w", frozenset([DEVICE]), limit=5):
+            mailbox.judging(claim)
+            mailbox.commit(claim, judge.evaluate(claim.request))
+
+    try:
+        outcome = run_agent(
+            [controller],
+            AgentOptions(in_flight=2),
+            clock=lambda: 0.0,
+            sleep=work,
+            stopping=lambda: False,
+        )
+    finally:
+        controller.close()
+        if models is not None:
+            models.close()
+    assert outcome.finished, outcome
+    return controller.view
+
+
+def setup(strategy):
+    return TaskSetup(
+        task=TASK,
+        device_kind=DEVICE,
+        image_digest="test",
+        tiers=tuple(Tier),
+        min_isolation="L1",
+        timeout_s=60,
+        strategy=make_strategy(
+            strategy,
+            options={} if strategy == "rules" else {"branches": 3, "fix_attempts": 1},
+            seed=0,
+            limits=LIMITS,
+            portfolio=portfolio(DEVICE)[:4],
+            has_model=strategy != "rules",
+        ),
+        limits=LIMITS,
+        toolchain=Toolchain(compiler="g++", python_headers=True),
+    )
+
+
+def archive_text(run_dir):
+    (run_dir / "run.yaml").write_text("run_version: 1\n")
+    return canonical(rebuild(run_dir))
+
+
+def only_segment(run_dir):
+    (segment,) = (run_dir / "journal").glob("*.jsonl")
+    return segment
+
+
+@pytest.mark.parametrize("strategy", ["rules", "default"])
+def test_a_cut_after_any_event_changes_nothing(tmp_path, strategy):
+    whole = tmp_path / "whole"
+    sit(whole, strategy, judge=CountingJudge())
+    wanted = archive_text(whole)
+    lines = only_segment(whole).read_bytes().splitlines(keepends=True)
+    assert len(lines) > 12
+    for cut in range(1, len(lines), 1 if strategy == "rules" else 5):
+        run_dir = tmp_path / f"cut{cut}"
+        shutil.copytree(whole / "journal", run_dir / "journal")
+        only_segment(run_dir).write_bytes(b"".join(lines[:cut]))
+        before = [s.event for s in read_task(run_dir, SLUG)]
+        judge = CountingJudge()
+        view = sit(run_dir, strategy, judge=judge)
+
+        known = {e.result.request_id for e in before if type(e).__name__ == "Evaluated"}
+        assert not known & set(judge.judged), "a journalled verdict was judged again"
+        assert len(set(judge.judged)) == len(judge.judged)
+        open_queries = {e.query_id for e in before if isinstance(e, QueryReserved)}
+        open_queries -= {e.query_id for e in before if isinstance(e, QueryAnswered)}
+        after = [s.event for s in read_task(run_dir, SLUG)]
+        lost = {e.query_id for e in after if isinstance(e, QueryLost)}
+        assert lost == open_queries, "exactly the queries in flight are lost"
+        assert view.spent.queries <= LIMITS.queries
+        assert view.spent.evaluations <= LIMITS.evaluations
+        if not lost:
+            assert archive_text(run_dir) == wanted
+
+
+def test_a_verdict_left_in_the_mailbox_by_a_dead_agent_is_not_paid_twice(tmp_path):
+    mailbox, judge = MemoryMailbox(), CountingJudge()
+    whole = tmp_path / "run"
+    sit(whole, "rules", judge=judge, mailbox=MemoryMailbox())
+    lines = only_segment(whole).read_bytes().splitlines(keepends=True)
+    cut = next(i for i, line in enumerate(lines) if b'"Requested"' in line) + 1
+    only_segment(whole).write_bytes(b"".join(lines[:cut]))
+    requested = [s.event for s in read_task(whole, SLUG)][-1]
+
+    first = CountingJudge()
+    journal = TaskJournal.open(whole, SLUG, writer="dies", seed=0, clock=lambda: 0.0)
+    Controller(setup("rules"), journal, mailbox, None)
+    journal.close()
+    (claim,) = mailbox.claim("w", frozenset([DEVICE]))
+    mailbox.judging(claim)
+    mailbox.commit(claim, first.evaluate(claim.request))
+
+    second = CountingJudge()
+    view = sit(whole, "rules", judge=second, mailbox=mailbox)
+    assert first.judged == [requested.request_id]
+    assert requested.request_id not in second.judged
+    assert view.finished is not None
+    events = [s.event for s in read_task(whole, SLUG)]
+    assert sum(isinstance(e, Finished) for e in events) == 1
