@@ -60,13 +60,7 @@ def rebuild(
             disk.unlink(new)  # left by a maker that was killed
         try:
             _write(disk, new, image)
-            problems = verify(new)
-            if problems:
-                raise PikeError(
-                    f"the new archive reads back wrong: {problems[0]}",
-                    where=str(new),
-                    fix="check the file system, then give the same command again",
-                )
+            _check(new, image)
             disk.replace(new, path)
             disk.sync_folder(run_dir)
         except OSError as error:
@@ -108,6 +102,19 @@ def _config(run_dir: Path) -> bytes:
         return b""
     except OSError as error:
         raise explain(error, path, "read the configuration") from None
+
+
+def _check(path: Path, image: bytes) -> None:
+    """What is on the disk is what was made, and what was made is sound."""
+    problems = verify(path)
+    if not problems and path.read_bytes() != image:
+        problems = ("its bytes differ from those written",)
+    if problems:
+        raise PikeError(
+            f"the new archive reads back wrong: {problems[0]}",
+            where=str(path),
+            fix="check the file system, then give the same command again",
+        )
 
 
 def _write(disk: Disk, path: Path, image: bytes) -> None:
