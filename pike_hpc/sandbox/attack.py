@@ -65,7 +65,8 @@ def main() -> None:
             succeeded[name] = attack(targets)
         except (OSError, MemoryError):
             succeeded[name] = False
-    print(json.dumps(succeeded), flush=True)  # noqa: T201 - the report
+    sys.stdout.write(json.dumps(succeeded) + "\n")
+    sys.stdout.flush()
 
 
 def _opens_memory(pid: int) -> bool:
