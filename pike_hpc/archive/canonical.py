@@ -21,8 +21,8 @@ from pike_hpc.records import EvalResult, EvalStatus
 CANONICAL_VERSION = 1
 """Raised when the same run would give another text."""
 
-TIMING_TAGS = frozenset({"early_stop", "inner_time_inconsistent", "noisy", "wide_interval"})
-"""Tags that depend on a clock: the next run of the same candidate may not earn them."""
+UNREPEATABLE_TAGS = frozenset({"early_stop", "inner_time_inconsistent", "nondeterministic"})
+"""Tags that a clock or a race between threads gives: the same candidate may not earn them again."""
 
 _UNDECIDED = (EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST)
 
@@ -83,7 +83,7 @@ def _verdicts(task: TaskRecord) -> Iterator[str]:
             judge=key.judge_version,
             status=result.status,
             tier=result.tier,
-            tags=sorted(set(result.tags) - TIMING_TAGS),
+            tags=sorted(set(result.tags) - UNREPEATABLE_TAGS),
             legacy=[correctness.legacy.pike, correctness.legacy.kernelbench]
             if correctness
             else None,

@@ -22,7 +22,7 @@ from pike_hpc.journal.segment import (
     list_segments,
     read_segment,
 )
-from pike_hpc.records import ControllerStarted, PikeError, UsageError
+from pike_hpc.records import ControllerStarted, PikeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +60,11 @@ def read_history(run_dir: Path, slug: str) -> History:
 
 
 def read_task(run_dir: Path, slug: str) -> tuple[Stamped, ...]:
-    """The events of a task so far, read-only. Raises UsageError when it has no journal."""
-    if not any(name.slug == checked_slug(slug) for name in list_segments(run_dir)):
-        known = ", ".join(task_slugs(run_dir)[:20]) or "none yet"
-        raise UsageError(
-            f"no journal of task {slug!r}",
-            where=str(journal_folder(run_dir)),
-            valid=known,
-            fix="give a run folder whose search of this task has begun",
-        )
-    return read_history(run_dir, slug).events
+    """The events of a task so far, read-only; none before its first controller.
+
+    `task_slugs` tells which tasks have begun. Raises as `read_history` does.
+    """
+    return read_history(run_dir, checked_slug(slug)).events
 
 
 def task_slugs(run_dir: Path) -> tuple[str, ...]:
