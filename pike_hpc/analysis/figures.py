@@ -96,6 +96,7 @@ def trajectory(steps: pd.DataFrame, totals: Mapping[str, int]) -> str:
         axes.set_ylabel("best so far, times eager")
         _log_speedups(axes.yaxis, [y for path in paths.values() for y in path])
         axes.set_xlim(0, longest)
+        axes.locator_params(axis="x", integer=True)
         _legend_above(axes, figure)
         return _svg(figure)
 

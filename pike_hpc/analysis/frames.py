@@ -17,6 +17,24 @@ from pike_hpc.archive import QueryRecord, StampedResult
 from pike_hpc.records import EvalResult, EvalStatus, Proposal, Tier
 
 _TASK = ("task", "name", "variant", "device", "simulated")
+_NUMBERS = frozenset(
+    [
+        "speedup",
+        "ci_low",
+        "ci_high",
+        "over_stock",
+        "stock_speedup",
+        "candidate_ms",
+        "reference_ms",
+        "relative_error",
+        "error_limit",
+        "lane_s",
+        "elapsed_s",
+        "latency_s",
+        "reserved_usd",
+        "cost_usd",
+    ]
+)
 _VERDICT = (
     "status",
     "tier",
@@ -199,4 +217,6 @@ def _verdict(verdict: StampedResult | None) -> tuple[Any, ...]:
 
 
 def _frame(rows: list[tuple[Any, ...]], columns: tuple[str, ...]) -> pd.DataFrame:
-    return pd.DataFrame.from_records(rows, columns=list(columns))
+    frame = pd.DataFrame.from_records(rows, columns=list(columns))
+    # A column without a single value would otherwise hold None and compare with nothing.
+    return frame.astype({name: float for name in columns if name in _NUMBERS})

@@ -9,11 +9,13 @@ from pike_hpc.analysis.report import Group
 
 
 def group_figures(group: Group) -> Mapping[str, str]:
-    """Name to SVG text."""
+    """Name to SVG text; figures that would show nothing are not drawn."""
     titles = {task.label: task.title for task in group.tasks}
     totals = {task.label: task.cost.evaluations for task in group.tasks}
-    return {
-        "trajectory": figures.trajectory(frames.trajectory(group.tasks), totals),
-        "speedups": figures.speedups(frames.summary(group.tasks), titles),
-        "statuses": figures.statuses(frames.statuses(group.tasks), titles),
-    }
+    drawn: dict[str, str] = {}
+    if any(task.winners for task in group.tasks):
+        drawn["trajectory"] = figures.trajectory(frames.trajectory(group.tasks), totals)
+        drawn["speedups"] = figures.speedups(frames.summary(group.tasks), titles)
+    if any(totals.values()):
+        drawn["statuses"] = figures.statuses(frames.statuses(group.tasks), titles)
+    return drawn

@@ -90,7 +90,7 @@ def page(report: Report) -> str:
 
 
 def _head(report: Report, names: str) -> Html:
-    parts = [tag("h1", "Faster models, proven"), tag("p", one_line(names), class_="soft")]
+    parts = [tag("h1", "pike-hpc report"), tag("p", one_line(names), class_="soft")]
     parts += [tag("p", one_line(note), class_="loud") for note in report.notes]
     headline = report.headline
     if headline is None:
@@ -170,8 +170,6 @@ def _failed(group: Group) -> Iterator[Html]:
 
 
 def _figures(group: Group, prefix: str) -> Html:
-    if not any(task.cost.evaluations for task in group.tasks):
-        return Html()
     svgs = group_figures(group)
     return tag(
         "div",
@@ -182,6 +180,7 @@ def _figures(group: Group, prefix: str) -> Html:
                 tag("figcaption", f"{title}. {text}"),
             )
             for name, (title, text) in _CAPTIONS.items()
+            if name in svgs
         ),
         class_="figures",
     )

@@ -236,9 +236,8 @@ def _total(costs: Sequence[Cost]) -> Cost:
 def _notes(tasks: Sequence[TaskReport]) -> list[str]:
     notes = []
     if any(t.simulated for t in tasks):
-        notes.append(
-            "SIMULATED: verdicts were made up to walk through the program; no number is real."
-        )
+        which = "no number is" if all(t.simulated for t in tasks) else "numbers so marked are not"
+        notes.append(f"SIMULATED: verdicts were made up to walk through the program; {which} real.")
     if any(t.variant is Variant.LEGACY for t in tasks):
         notes.append(
             "LEGACY: PIKE's seeds, weights and acceptance rule; for comparison, never a headline."

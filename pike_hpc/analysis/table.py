@@ -31,7 +31,7 @@ _BOLD, _DIM, _GREEN, _RED, _OFF = "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[1;31m"
 
 _HEADINGS = ("Task", "Tier", "vs eager", "95 % interval", "vs stock", "What won", "Correct")
 _RIGHT = frozenset({2, 3, 4, 6})
-_FLEXIBLE = {0: 14, 5: 12}
+_FLEXIBLE = {0: 8, 5: 8}
 """Columns that give way, and the least they keep."""
 
 
@@ -46,7 +46,7 @@ def render_table(report: Report, width: int = 100, color: bool = False) -> str:
     room = max(width, NARROWEST)
     lines: list[str] = []
     for group in report.groups:
-        lines += [*_banner(group, color), *_grid(_rows(group), room, color)]
+        lines += [*_banner(group, room, color), *_grid(_rows(group), room, color)]
         verdicts = f"Verdicts: {status_words(group.status_counts)}."
         lines += [*_wrap([verdicts], room), "", *_mean_lines(group, room), ""]
     if not report.tasks:
@@ -68,9 +68,9 @@ _FOOTNOTES = (
 )
 
 
-def _banner(group: Group, color: bool) -> list[str]:
+def _banner(group: Group, room: int, color: bool) -> list[str]:
     title = f"Results on {one_line(group.device)}: {one_line(', '.join(group.suites))}"
-    lines = [_paint(title, _BOLD, color)]
+    lines = [_paint(elide(title, room), _BOLD, color)]
     if group.variant is Variant.LEGACY:
         lines.insert(0, "*** LEGACY variant: PIKE's own rules, for comparison, no headline ***")
     if group.simulated:
