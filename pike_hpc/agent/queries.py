@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pike_hpc.llm import Completion, LanguageModel, ModelRequest
+from pike_hpc.proposers.agents import Prompt, render
 from pike_hpc.records import PikeError, QueryReserved, Role, Task, Tier, digest
 from pike_hpc.search import AskModel, TaskView, tried
 from pike_hpc.tasks import effective_source
@@ -63,6 +64,7 @@ class Models:
         """The query for an action, with the ceiling of its cost. Sends nothing."""
         seat = self._seats[action.role]
         prompt = _prompt(action, view, task, device_kind, self._tiers)
+        # After a loss the very same question is asked again, so that a cassette answers it too.
         attempt = sum(q.reserved.node == action.node for q in view.queries.values())
         request = ModelRequest(
             role=action.role,
@@ -70,7 +72,6 @@ class Models:
             user=prompt.user,
             temperature=seat.temperature,
             max_output_tokens=seat.max_output_tokens,
-            sample=attempt,
             request_key=f"{task.digest[:12]}/{action.node}",
         )
         ceiling = seat.model.max_cost_usd(request)

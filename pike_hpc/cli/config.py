@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     for part in ("workflow", "site"):
         print(f"# {part}")
         for key, value in _flat(encode(getattr(resolved, part)), ""):
-            source = resolved.sources.get(key, "")
+            source = resolved.sources.get(f"{part}.{key}", resolved.sources.get(key, ""))
             print(f"{key:<40} {value!s:<32} {source}".rstrip())
     return 0
 

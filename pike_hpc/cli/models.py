@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pike_hpc.agent import Models, Seat
 from pike_hpc.config import ModelSpec, Resolved, env
-from pike_hpc.llm import make_model
+from pike_hpc.llm import make_model, price_of
 from pike_hpc.records import Role
 
 
@@ -17,7 +17,7 @@ def make_models(resolved: Resolved) -> Models | None:
         return None
     seats = {}
     for role in Role:
-        spec = workflow.for_role(role.value)
+        spec = workflow.model_for(role.value)
         if spec is not None:
             seats[role] = _seat(spec, resolved)
     return Models(seats, workflow.evaluate.tiers)
@@ -36,13 +36,15 @@ def _seat(spec: ModelSpec, resolved: Resolved) -> Seat:
     if spec.provider == "openai" and spec.key_env:
         key = env.api_key(spec.key_env, environ, resolved.site.key_files).reveal()
     prices = env.user_config_dir(environ) / "prices.yaml"
+    override = prices if prices.is_file() else None
+    if spec.is_paid:
+        price_of(spec.model, own_server=False, override=override)
     model = make_model(
         provider=spec.provider,
         model=spec.model,
         base_url=spec.base_url,
         key=key,
-        price_file=prices if prices.is_file() else None,
-        own_server=not spec.is_paid,
+        prices=override,
     )
     return Seat(
         model=model,

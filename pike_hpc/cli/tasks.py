@@ -10,8 +10,9 @@ from typing import Any
 
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.config import env
+from pike_hpc.evaluate import Admission
 from pike_hpc.evaluate.device import detect
-from pike_hpc.records import Task, UsageError, Variant
+from pike_hpc.records import Task, UsageError, Variant, encode
 from pike_hpc.tasks import find_task, load_suite, suites
 
 
@@ -112,13 +113,23 @@ def _check(options: argparse.Namespace) -> int:
     with open_lane(device, options.engine) as lane:
         for task in tasks:
             admission = lane.admit(task)
-            rows.append(_row(task, admission.admitted) | admission.document())
+            rows.append(_row(task, admission.admitted) | encode(admission))
             if not options.json:
-                print(f"{task.key:<24} {task.name:<28} {admission.summary()}", flush=True)
+                print(f"{task.key:<20} {task.name:<28} {_summary(admission)}", flush=True)
     if options.json:
         print(json.dumps({"schema_version": 1, "tasks": rows}, indent=2, allow_nan=False))
     _name_refused(refused)
     return 0 if all(row["admitted"] for row in rows) and not refused else 3
+
+
+def _summary(admission: Admission) -> str:
+    if not admission.admitted:
+        return f"refused: {admission.reason}"
+    mildest = min(admission.mutants.values(), default=float("inf"))
+    return (
+        f"admitted at {', '.join(admission.limits)}; signal {admission.signal:.2g}, "
+        f"noise {admission.noise:.1g}, mildest mutant {mildest:.2g}"
+    )
 
 
 def _name_refused(refused: list[tuple[Path, str]]) -> None:

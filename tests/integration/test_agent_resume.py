@@ -12,9 +12,9 @@ import pytest
 from pike_hpc.agent import AgentOptions, Controller, Models, Seat, TaskSetup, run_agent
 from pike_hpc.archive import canonical, rebuild
 from pike_hpc.journal import TaskJournal, read_task, task_slug
-from pike_hpc.llm import ScriptedModel
+from pike_hpc.llm import ScriptedModel, load_script
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.proposers.rules import Toolchain, portfolio
+from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import (
     EvalRequest,
     Finished,
@@ -32,6 +32,13 @@ TASK = find_task("level3-pike/4")
 SLUG = task_slug(TASK.key)
 DEVICE = "cpu"
 LIMITS = Limits(queries=12, evaluations=20)
+PORTFOLIO = (
+    ("identity",),
+    ("fold_batch_norm",),  # declined: LeNet has none
+    ("channels_last",),
+    ("compile_default",),
+    ("channels_last", "compile_default"),
+)
 
 
 class CountingJudge:
@@ -52,7 +59,7 @@ def sit(run_dir, strategy, *, judge, mailbox=None):
     models = None
     if strategy != "rules":
         seat = Seat(
-            model=ScriptedModel(), name="scripted", temperature=0.8, max_output_tokens=1000
+            model=ScriptedModel(load_script("default")), name="scripted", temperature=0.8, max_output_tokens=1000
         )
         models = Models({role: seat for role in Role}, tuple(Tier))
     journal = TaskJournal.open(run_dir, SLUG, writer="test", seed=0, clock=lambda: 0.0)
@@ -92,7 +99,7 @@ def setup(strategy):
             options={} if strategy == "rules" else {"branches": 3, "fix_attempts": 1},
             seed=0,
             limits=LIMITS,
-            portfolio=portfolio(DEVICE)[:4],
+            portfolio=PORTFOLIO,
             has_model=strategy != "rules",
         ),
         limits=LIMITS,
