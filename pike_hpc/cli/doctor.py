@@ -194,7 +194,7 @@ def _account(site: Site) -> Check:
 
 
 def _unverified(site: Site) -> Check:
-    keys = sorted(key for key, source in site.sources.items() if source == "unverified")
+    keys = sorted(key for key, source in site.sources.items() if source.startswith("unverified"))
     if not keys:
         return Check("unverified", "ok", "every value of the site file has a source")
     return Check("unverified", "warn", ", ".join(keys), "check these against the site's pages")

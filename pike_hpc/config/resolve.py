@@ -37,8 +37,8 @@ class Resolved:
     sources: Mapping[str, str]
     """Dotted key to "file:line", "environment PIKE_…", "--set …", "--account" or "default".
 
-    The keys of workflow and site don't collide, but for both files' name and version: `name` is
-    the workflow's.
+    `name` and `schema_version` are the workflow's, `site.name` and `site.schema_version` the
+    site's; no other key is in both.
     """
 
     @property

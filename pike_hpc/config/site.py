@@ -178,7 +178,8 @@ def read_site(node: MapNode, sources: dict[str, str]) -> Site:
                 where=own[f"sources.{key}"],
                 fix=f"did you mean {near[0]!r}?" if near else None,
             )
-    sources.update({k: v for k, v in own.items() if k not in ("schema_version", "name")})
+    for key, place in own.items():  # the workflow has these two as well
+        sources[f"site.{key}" if key in ("schema_version", "name") else key] = place
     return site
 
 

@@ -56,7 +56,9 @@ def test_each_layer_wins_over_the_one_below(tmp_path: Path) -> None:
     assert found.sources[key] == "environment PIKE_WORKERS__COUNT"
     found = make(tmp_path, environ=env, sets=["workers.count=4", "workers.count=5"])
     assert (found.workflow.workers.count, found.sources[key]) == (5, "--set workers.count=5")
-    assert make(tmp_path).sources["workers.max_idle_s"] == "default"
+    assert found.sources["workers.max_idle_s"] == "default"
+    assert found.sources["name"] == f"{tmp_path}/w.yaml:2"
+    assert found.sources["site.name"] == f"{tmp_path}/sites/here.yaml:2"
 
 
 def test_the_site_can_be_overridden_likewise(tmp_path: Path) -> None:
