@@ -18,7 +18,7 @@ from pike_hpc.records import EvalResult, EvalStatus, Proposal, Tier
 
 _TASK = ("task", "name", "variant", "device", "simulated")
 _NUMBERS = frozenset(
-    [
+    {
         "speedup",
         "ci_low",
         "ci_high",
@@ -33,7 +33,7 @@ _NUMBERS = frozenset(
         "latency_s",
         "reserved_usd",
         "cost_usd",
-    ]
+    }
 )
 _VERDICT = (
     "status",
