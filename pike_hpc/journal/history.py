@@ -7,6 +7,7 @@ Reading takes no lock and is safe while a controller writes: it sees a prefix.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -75,7 +76,12 @@ def task_slugs(run_dir: Path) -> tuple[str, ...]:
 def watermark(run_dir: Path) -> dict[str, int]:
     """Segment name to its size in bytes: grows with every event, whoever wrote it."""
     folder = journal_folder(run_dir)
-    return {str(name): (folder / str(name)).stat().st_size for name in list_segments(run_dir)}
+    sizes: dict[str, int] = {}
+    for name in list_segments(run_dir):
+        # A controller that found a newer epoch withdraws its empty segment.
+        with contextlib.suppress(FileNotFoundError):
+            sizes[str(name)] = (folder / str(name)).stat().st_size
+    return sizes
 
 
 def journal_digest(run_dir: Path) -> str:
