@@ -4,6 +4,7 @@ Append-only segments of checksummed JSON lines under RUN/journal. Imports record
 locks, filelock. Does not know what a search makes of the events.
 """
 
+from pike_hpc.journal.controllers import controller_of
 from pike_hpc.journal.disk import Disk, OsDisk, explain, write_all
 from pike_hpc.journal.history import (
     History,
@@ -13,6 +14,7 @@ from pike_hpc.journal.history import (
     task_slugs,
     watermark,
 )
+from pike_hpc.journal.holder import Holder
 from pike_hpc.journal.line import Stamped
 from pike_hpc.journal.lock import LockKind, WriterLock, choose_lock
 from pike_hpc.journal.segment import task_slug
@@ -21,12 +23,14 @@ from pike_hpc.journal.task_journal import TaskJournal
 __all__ = [
     "Disk",
     "History",
+    "Holder",
     "LockKind",
     "OsDisk",
     "Stamped",
     "TaskJournal",
     "WriterLock",
     "choose_lock",
+    "controller_of",
     "explain",
     "journal_digest",
     "read_history",

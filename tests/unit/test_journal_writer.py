@@ -7,6 +7,7 @@ import pytest
 from pike_hpc.journal import (
     OsDisk,
     TaskJournal,
+    controller_of,
     journal_digest,
     read_task,
     task_slug,
@@ -150,6 +151,14 @@ def test_a_held_task_names_its_holder(tmp_path):
         assert str(os.getpid()) in str(error.value)
         open_journal(tmp_path, slug="s_2").close()
     open_journal(tmp_path).close()
+
+
+def test_watchers_see_the_controller_and_not_a_past_one(tmp_path):
+    assert controller_of(tmp_path, "s_1") is None
+    with open_journal(tmp_path, writer="agent"):
+        assert controller_of(tmp_path, "s_1").writer == "agent"
+        assert controller_of(tmp_path, "s_2") is None
+    assert controller_of(tmp_path, "s_1") is None
 
 
 def test_a_refused_open_leaves_nothing(tmp_path):
