@@ -75,6 +75,10 @@ class OpenAIModel:
         """The ceiling by the price table; 0 without a price."""
         return self._price.ceiling_usd(request) if self._price else 0.0
 
+    def close(self) -> None:
+        """Close the client's connections."""
+        self._client.close()
+
     def complete(self, request: ModelRequest) -> Completion:
         """Ask until there is an answer, a refusal, or no try left."""
         start = self._clock()
