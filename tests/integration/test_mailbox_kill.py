@@ -1,0 +1,211 @@
+"""kill -9 at every single step of a mailbox's life; the survivors then end what was begun."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.mailbox import (
+    Claim,
+    FileMailbox,
+    WorkerBeat,
+    alive_here,
+    host_name,
+    start_token,
+)
+from pike_hpc.mailbox.files import Files
+from pike_hpc.mailbox.locks import held
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
+
+FORK = multiprocessing.get_context("fork")
+CPU = frozenset({"cpu"})
+TASK = Task(suite="s", id="1", name="one", source="x")
+REQUESTS = [
+    EvalRequest(task=TASK, candidate_source=f"# {i}", device_kind="cpu", image_digest="i")
+    for i in range(3)
+]
+IDS = [r.request_id for r in REQUESTS]
+
+
+class KillingFiles(Files):
+    """Kills its own process, for real, before step n; a write is torn by it."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def _step(self) -> None:
+        if self.steps == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.steps -= 1
+
+    def write_new(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+        if self.steps == 0:
+            super().write_new(path, data[: len(data) // 2], durable=False)
+        self._step()
+        super().write_new(path, data, durable=False)
+
+    def sync(self, folder: Path) -> None:
+        self._step()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def rename_new(self, source: Path, target: Path) -> None:
+        self._step()
+        super().rename_new(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._step()
+        super().link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._step()
+        super().unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        self._step()
+        super().mkdir(path)
+
+    def rmdir(self, path: Path) -> None:
+        self._step()
+        super().rmdir(path)
+
+
+def result(claim: Claim, message: str) -> EvalResult:
+    return EvalResult(key=claim.request.key, status=EvalStatus.TIMEOUT, message=message)
+
+
+def whole_life(root: Path, steps: int, commit: str) -> None:
+    """Everything a mailbox does, in one process; request 0 ends journalled and discarded."""
+    mailbox = FileMailbox(root, files=KillingFiles(steps), commit=commit)
+    for one in REQUESTS:
+        mailbox.put(one)
+    mailbox.beat(
+        WorkerBeat(
+            worker_id="w",
+            host=host_name(),
+            pid=os.getpid(),
+            start_token=start_token(),
+            counter=1,
+            state="idle",
+            device_kind="cpu",
+            started_at=0.0,
+        )
+    )
+    first, second = mailbox.claim("w", CPU, 2)
+    mailbox.judging(first)
+    mailbox.commit(first, result(first, "before the kill"))
+    mailbox.judging(second)
+    mailbox.release(second)
+    again, _ = mailbox.claim("w", CPU, 2)
+    mailbox.commit(again, result(again, "before the kill"))
+    assert set(mailbox.results(IDS)) == set(IDS[:2])
+    mailbox.discard(IDS[:1])
+    mailbox.requeue_lost(stale_s=60, is_alive=lambda beat: True)
+    mailbox.close()
+
+
+@pytest.mark.parametrize("commit", ["link", "renameat2", "directory"])
+def test_killed_at_any_step_nothing_is_lost_and_what_stood_stands(tmp_path, commit):
+    steps, code = 0, None
+    while code != 0:
+        root = tmp_path / str(steps)
+        process = FORK.Process(target=whole_life, args=(root, steps, commit))
+        process.start()
+        process.join()
+        code = process.exitcode
+        assert code in (0, -signal.SIGKILL)
+        survive(root, commit)
+        steps += 1
+    assert steps > 35
+
+
+def survive(root: Path, commit: str) -> None:
+    now_s = [0.0]
+    mailbox = FileMailbox(root, clock=lambda: now_s[0], commit=commit)
+    mailbox.reopen()
+    before = mailbox.results(IDS)
+    journalled = set(IDS[:1]) if not mailbox_knows(mailbox, IDS[0]) and before else set()
+    for one in REQUESTS:
+        if one.request_id not in journalled:
+            mailbox.put(one)
+    # A worker that had beaten is known to be dead at once; one that had not, after a while.
+    mailbox.requeue_lost(stale_s=60, is_alive=alive_here)
+    now_s[0] += 61
+    mailbox.requeue_lost(stale_s=60, is_alive=alive_here)
+    assert mailbox.workers() == ()
+    assert mailbox.counts().claimed == 0
+    for claim in mailbox.claim("survivor", CPU, 10):
+        assert claim.attempt <= 2
+        assert mailbox.judging(claim)
+        assert mailbox.commit(claim, result(claim, "by the survivor"))
+    after = mailbox.results(IDS)
+    assert set(after) == set(IDS) - journalled
+    assert {i: after[i] for i in before} == before
+    counts = mailbox.counts()
+    assert (counts.new, counts.claimed, counts.dead) == (0, 0, 0)
+    now_s[0] += 3601
+    mailbox.requeue_lost(stale_s=60, is_alive=alive_here)
+    assert [p.name for p in (root / "tmp").iterdir()] == []
+
+
+def mailbox_knows(mailbox: FileMailbox, request_id: str) -> bool:
+    """Whether the life came to discarding the request: afterwards no file names it."""
+    return any(request_id in path.name for path in mailbox.root.rglob("*"))
+
+
+def work(root: Path, name: str, counts: multiprocessing.Queue) -> None:
+    mailbox, mine = FileMailbox(root), []
+    while claims := mailbox.claim(name, CPU, 3):
+        for claim in claims:
+            assert mailbox.judging(claim)
+            assert mailbox.commit(claim, result(claim, name))
+            mine.append(claim.request.request_id)
+    counts.put(mine)
+
+
+def test_four_processes_share_five_hundred_requests(tmp_path):
+    root = tmp_path / "box"
+    mailbox = FileMailbox(root)
+    ids = []
+    for i in range(500):
+        one = EvalRequest(task=TASK, candidate_source=f"{i}", device_kind="cpu", image_digest="i")
+        assert mailbox.put(one)
+        ids.append(one.request_id)
+    queue = FORK.Queue()
+    workers = [FORK.Process(target=work, args=(root, f"w{i}", queue)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    shares = [queue.get(timeout=120) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert sorted(i for share in shares for i in share) == sorted(ids)
+    assert set(mailbox.results(ids)) == set(ids)
+    assert mailbox.counts().new == mailbox.counts().claimed == 0
+
+
+def hold_for_ever(root: Path, held_now: multiprocessing.Event) -> None:
+    with held("claims", root / "locks" / "queue", 5) as mine:
+        assert mine
+        held_now.set()
+        signal.pause()
+
+
+def test_a_lock_that_outlives_its_killed_holder_only_slows_the_others(tmp_path):
+    mailbox = FileMailbox(tmp_path, lock="claims")
+    held_now = FORK.Event()
+    holder = FORK.Process(target=hold_for_ever, args=(tmp_path, held_now))
+    holder.start()
+    assert held_now.wait(30)
+    holder.kill()
+    holder.join()
+    began = time.monotonic()
+    assert mailbox.put(REQUESTS[0])
+    assert len(mailbox.claim("w", CPU)) == 1
+    assert 2 < time.monotonic() - began < 30
