@@ -125,10 +125,11 @@ def ask(server):
 
 
 def test_a_good_answer_with_what_it_used(ask, server):
+    price = price_of("gemini-2.5-pro", own_server=False)
     completion = ask(answer("hello", prompt_tokens=1000, completion_tokens=50, total_tokens=1090,
                             prompt_tokens_details={"cached_tokens": 400},
                             completion_tokens_details={"reasoning_tokens": 40}),
-                     name="gemini-2.5-pro", price=price_of("gemini-2.5-pro", own_server=False))  # fmt: skip
+                     name="gemini-2.5-pro", price=price)  # fmt: skip
     assert (completion.text, completion.finish_reason) == ("hello", "stop")
     assert completion.provider_request_id == "req-1"
     assert completion.latency_s > 0

@@ -120,5 +120,5 @@ def test_a_wrong_script_is_one_message_with_its_line(tmp_path, text, words):
 
 
 def test_a_script_that_is_not_there():
-    with pytest.raises(UsageError, match="no script 'nowhere.yaml'"):
+    with pytest.raises(UsageError, match=r"no script 'nowhere\.yaml'"):
         load_script("nowhere.yaml")
