@@ -16,7 +16,7 @@ from statistics import median
 import torch
 
 from pike_hpc.evaluate.correctness import compare
-from pike_hpc.evaluate.judge_link import RunnerLink, views
+from pike_hpc.evaluate.judge_link import RunnerLink, bytes_of, views
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import (
@@ -67,9 +67,7 @@ class Side:
     def run(self, inputs: list[torch.Tensor], count: int) -> list[float]:
         """Windows over the first `count` inputs; the latency of each."""
         return [
-            self.link.window(
-                Op.CALL, memoryview(inputs[i].numpy()), memoryview(self.answers[i].numpy())
-            )
+            self.link.window(Op.CALL, bytes_of(inputs[i]), bytes_of(self.answers[i]))
             for i in range(count)
         ]
 
@@ -131,9 +129,9 @@ class Stopwatch:
     def _null(self, inputs: torch.Tensor, latency: float) -> float:
         """The protocol's own constant: input written, doorbell, output copied, no model."""
         count = NULL_WINDOWS if latency < 50.0 else 3
-        into = memoryview(self._reference.answers[0].numpy())
+        into = bytes_of(self._reference.answers[0])
         link = self._reference.link
-        return median(link.window(Op.NULL, memoryview(inputs.numpy()), into) for _ in range(count))
+        return median(link.window(Op.NULL, bytes_of(inputs), into) for _ in range(count))
 
     def _block(self, count: int, candidate_first: bool) -> Block:
         # The first window of a half wakes threads and caches that slept; it is checked, not timed.

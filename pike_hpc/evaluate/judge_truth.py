@@ -8,7 +8,9 @@ candidate and no clock.
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
+import functools
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.judge_link import Frame, views
-from pike_hpc.evaluate.judge_weights import draw, in_double, on_device
+from pike_hpc.evaluate.judge_weights import draw, in_double, on_device, scramble
 from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes, describe, lay_out
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
@@ -57,32 +59,34 @@ class Weights:
     """In the order of the frame's weight slots."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One input under other weights: do a candidate's answers follow its weights?"""
+
+    weights: Weights
+    packed: torch.Tensor
+    truth: list[torch.Tensor]
+    """The float64 answer under these weights ..."""
+    stale: list[torch.Tensor]
+    """... and under the judging ones, which a program that kept them would give."""
+
+
 class Truth:
-    """The reference in float64 under two sets of weights: 0 to judge with, 1 to probe with."""
+    """The reference in float64, and as it stands for admission."""
 
     def __init__(
         self, loaded: LoadedTask, by: WeightsBy, device: torch.device, secrets: Secrets
     ) -> None:
         self.by, self._loaded, self.device = by, loaded, device
         self.legacy = loaded.task.variant is Variant.LEGACY
-        seeds = [secrets.seed("weights", by.value, which) for which in (0, 1)]
-        if self.legacy:
-            seeds[0] = LEGACY_WEIGHT_SEED
+        seed = LEGACY_WEIGHT_SEED if self.legacy else secrets.seed("weights", by.value)
         self._calibration = [self._arguments(s) for s in CALIBRATION_SEEDS]
-        self.model32 = self._draw(seeds[0])
-        first_state = self.model32.state_dict()
-        probe_state = self._draw(seeds[1]).state_dict()
-        self.frame = self._agree(first_state)
-        constructor = (seeds[0], seeds[1] if by is WeightsBy.SEED else seeds[0])
-        self.weights = tuple(
-            Weights(
-                constructor_seed=seed,
-                tensors=tuple(t.detach().to("cpu", copy=True) for t in state.values()),
-            )
-            for seed, state in zip(constructor, (first_state, probe_state), strict=True)
-        )
-        self._model64 = in_double(self.model32)
-        self._loaded_weights = 0
+        self.model32 = self._draw(seed)
+        self.frame = self._agree(self.model32.state_dict())
+        self.weights = self._weights_of(self.model32, seed)
+        self._probe_seed = secrets.seed("probe", by.value)
+        self._model64: Callable[..., Any] = in_double(self.model32)
+        self._narrow = False
         self.precision = self._reference_precision()
 
     def pack(self, seed: int) -> torch.Tensor:
@@ -101,13 +105,29 @@ class Truth:
             view.copy_(leaf)
         return raw
 
-    def answers(self, seed: int, which: int = 0) -> list[torch.Tensor]:
-        """Output leaves of the float64 reference on the CPU, under weights `which`."""
-        if self._loaded_weights != which:
-            self._take(which)
-        arguments = _each(self._arguments(seed), self._widen)
-        with _default_dtype(torch.float64):
-            return self.leaves(self._model64, arguments)
+    def answers(self, seed: int) -> list[torch.Tensor]:
+        """Output leaves of the float64 reference, on the CPU."""
+        return self._answers_of(self._model64, seed)
+
+    @functools.cached_property
+    def probe(self) -> Probe:
+        """Other weights, and what the reference answers under them."""
+        if self.by is WeightsBy.SEED or self.legacy:
+            model = self._draw(self._probe_seed)
+            weights = self._weights_of(model, self._probe_seed)
+        else:
+            # The constructor's seed stays: tensors outside the state_dict come from there.
+            model = copy.deepcopy(self.model32)
+            scramble(model, self._probe_seed)
+            weights = self._weights_of(model, self.weights.constructor_seed)
+        seed = self._probe_seed ^ 1
+        twin = model if self._narrow else in_double(model)
+        return Probe(
+            weights=weights,
+            packed=self.pack(seed),
+            truth=self._answers_of(twin, seed),
+            stale=self.answers(seed),
+        )
 
     def answers32(self, seed: int, context: Any = None) -> list[torch.Tensor]:
         """Output leaves of the reference as it stands, strict float32 unless `context` says."""
@@ -116,7 +136,7 @@ class Truth:
             return self.leaves(self.model32, arguments)
 
     @staticmethod
-    def leaves(model: nn.Module, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    def leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Output tensors of a call, on the CPU."""
         leaves: list[Any] = []
         with torch.inference_mode():
@@ -130,21 +150,25 @@ class Truth:
             model = draw(self._loaded.make_model, seed, self._calibration)
         return on_device(model, self.device)
 
-    def _take(self, which: int) -> None:
-        """Put other weights into the float64 twin."""
-        if self.by is WeightsBy.SEED:
-            self._model64 = in_double(self._draw(self.weights[which].constructor_seed))
-        else:
-            slots = self.frame.weight_slots
-            state = {s.name: t for s, t in zip(slots, self.weights[which].tensors, strict=True)}
-            self._model64.load_state_dict(state)
-        self._loaded_weights = which
+    def _weights_of(self, model: nn.Module, seed: int) -> Weights:
+        state = model.state_dict().values()
+        return Weights(
+            constructor_seed=seed,
+            tensors=tuple(t.detach().to("cpu", copy=True) for t in state),
+        )
+
+    def _answers_of(self, model: Callable[..., Any], seed: int) -> list[torch.Tensor]:
+        arguments = _each(self._arguments(seed), self._widen)
+        with _default_dtype(torch.float32 if self._narrow else torch.float64):
+            return self.leaves(model, arguments)
 
     def _arguments(self, seed: int) -> list[Any]:
         return self._loaded.inputs(seed)
 
     def _widen(self, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.to(self.device, copy=True)
+        if self._narrow:
+            return tensor
         if tensor.is_complex():
             return tensor.to(torch.complex128)
         return tensor.double() if tensor.is_floating_point() else tensor
@@ -172,8 +196,7 @@ class Truth:
         try:
             leaves = self.answers(CALIBRATION_SEEDS[0])
         except RuntimeError:
-            self._model64 = self.model32
-            self._widen = lambda t: t.to(self.device, copy=True)  # type: ignore[method-assign]
+            self._model64, self._narrow = self.model32, True
             return "float32"
         wide = (torch.float64, torch.complex128)
         floats = [t for t in leaves if t.is_floating_point() or t.is_complex()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,9 +27,9 @@ from pike_hpc.evaluate.correctness import (
 )
 from pike_hpc.evaluate.judge_admission import Yardstick, scale
 from pike_hpc.evaluate.judge_failures import explain
-from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, unwritten, views
+from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, bytes_of, unwritten, views
 from pike_hpc.evaluate.judge_timing import Busy, Stopwatch, Tolerance, WrongAnswer
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy, is_float
+from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy, is_float
 from pike_hpc.evaluate.runner import Code, Op
 from pike_hpc.evaluate.statistics import Estimate, StopRule
 from pike_hpc.records import (
@@ -43,6 +44,8 @@ from pike_hpc.records import (
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED
 
 SEEDS = 3
+FOLLOWS = 0.1
+"""Part of what changed weights change that an answer may be off by."""
 EXIT_GRACE_S = 1.0
 """Between a runner's last descriptor closing and its exit status."""
 UNMEASURABLE = 1e30
@@ -92,11 +95,12 @@ class Exam:
     """What the reference's runner answered."""
     scales: tuple[LeafScale, ...]
     reference_errors: tuple[float, ...]
-    seeds: tuple[int, ...]
+    cost_s: float
 
 
 def set_exam(truth: Truth, yardstick: Yardstick, reference: RunnerLink, secrets: Secrets) -> Exam:
     """Draw inputs, answer them in float64 and by the reference's runner. Raises RunnerFailed."""
+    start = time.monotonic()
     seeds: tuple[int, ...] = (LEGACY_INPUT_SEED,) if truth.legacy else ()
     seeds += tuple(secrets.seed("exam", i) for i in range(SEEDS - len(seeds)))
     inputs = tuple(truth.pack(s) for s in seeds)
@@ -108,7 +112,10 @@ def set_exam(truth: Truth, yardstick: Yardstick, reference: RunnerLink, secrets:
         for i in range(len(slots))
     )
     errors = tuple(
-        max(compare(r[i], t[i], scales[i].signal).error for r, t in zip(references, truths))
+        max(
+            compare(r[i], t[i], scales[i].signal).error
+            for r, t in zip(references, truths, strict=True)
+        )
         if is_float(slot)
         else 0.0
         for i, slot in enumerate(slots)
@@ -119,7 +126,7 @@ def set_exam(truth: Truth, yardstick: Yardstick, reference: RunnerLink, secrets:
         references=references,
         scales=scales,
         reference_errors=errors,
-        seeds=seeds,
+        cost_s=time.monotonic() - start,
     )
 
 
@@ -128,8 +135,8 @@ def call(
 ) -> tuple[list[torch.Tensor], memoryview, float]:
     """One window: the answer's leaves, its raw bytes, its milliseconds. Raises RunnerFailed."""
     raw = torch.zeros(link.sizes[1], dtype=torch.uint8)
-    answer = memoryview(raw.numpy())
-    latency_ms = link.window(Op.CALL, memoryview(packed.numpy()), answer)
+    answer = bytes_of(raw)
+    latency_ms = link.window(Op.CALL, bytes_of(packed), answer)
     return views(truth.frame.output_slots, raw.numpy()), answer, latency_ms
 
 
@@ -152,12 +159,12 @@ class Examiner:
     def build(self) -> None:
         """Import, construct, give weights. Raises NeedSeed, RunnerFailed."""
         self._outcome.build_s = self._link.do(Op.IMPORT)
-        self._link.put_weights(self._truth.weights[0].tensors)
-        self._outcome.load_s = self._load(0)
+        self._link.put_weights(self._truth.weights.tensors)
+        self._outcome.load_s = self._load(self._truth.weights)
 
     def load_by_seed(self) -> None:
         """Construct from a seed alone, after `build` raised NeedSeed. Raises RunnerFailed."""
-        self._outcome.load_s = self._load(0)
+        self._outcome.load_s = self._load(self._truth.weights)
 
     def answer(self) -> None:
         """Answer the exam and be marked. Raises Verdict, RunnerFailed."""
@@ -204,23 +211,34 @@ class Examiner:
 
     def change_weights(self) -> None:
         """Give it other weights: its answers must follow. Raises Verdict, RunnerFailed."""
-        truth = [self._truth.answers(self._exam.seeds[0], which=1)]
-        self._link.put_weights(self._truth.weights[1].tensors)
+        probe = self._truth.probe
+        self._link.put_weights(probe.weights.tensors)
         if self._truth.by is WeightsBy.STATE and not self._truth.legacy:
             self._link.do(Op.RELOAD)
-            answer, _ = self._call(self._exam.inputs[0])
-            if self._within(self._errors([answer], truth), Tier.HALF):
+            if self._follows(probe):
                 return
             self._outcome.tags.append("caches_weights")
-        self._load(1)
-        answer, _ = self._call(self._exam.inputs[0])
-        if not self._within(self._errors([answer], truth), Tier.HALF):
+        self._load(probe.weights)
+        if not self._follows(probe):
             raise Verdict(
                 EvalStatus.WRONG_RESULT, "a fresh ModelNew with other weights answers wrongly"
             )
 
-    def _load(self, which: int) -> float:
-        weights = self._truth.weights[which]
+    def _follows(self, probe: Probe) -> bool:
+        """Whether it answers as the reference does under the probe's weights.
+
+        Much nearer to the answer of these weights than that of the old ones is: other weights
+        may be a little harder than the exam's, so a tier's limit alone would refuse honest ones.
+        """
+        answer, _ = self._call(probe.packed)
+        errors = self._errors([answer], [probe.truth])
+        moved = self._errors([probe.stale], [probe.truth])
+        limits = [max(s.limits.values(), default=CAP) for s in self._float_scales()]
+        return all(
+            e <= max(bound, FOLLOWS * m) for e, m, bound in zip(errors, moved, limits, strict=True)
+        )
+
+    def _load(self, weights: Weights) -> float:
         by_seed = self._truth.by is WeightsBy.SEED
         try:
             return self._link.do(Op.LOAD, by_seed=by_seed, seed=weights.constructor_seed)
@@ -232,7 +250,7 @@ class Examiner:
     def _call(self, packed: torch.Tensor) -> tuple[list[torch.Tensor], float]:
         self.calls += 1
         leaves, raw, latency_ms = call(self._link, self._truth, packed)
-        if self._link.inputs_changed(memoryview(packed.numpy())):
+        if self._link.inputs_changed(bytes_of(packed)):
             raise Verdict(EvalStatus.WRONG_RESULT, "changes its inputs, which the caller owns")
         left = unwritten(self._slots, raw)
         if left > 0:
@@ -244,9 +262,7 @@ class Examiner:
     def _look_for_aliases(self, first: Sequence[torch.Tensor]) -> None:
         """Whether the answer to the first call still is what it was, after the second."""
         raw = torch.zeros(self._link.sizes[1], dtype=torch.uint8)
-        self._link.window(
-            Op.AGAIN, memoryview(self._exam.inputs[1].numpy()), memoryview(raw.numpy())
-        )
+        self._link.window(Op.AGAIN, bytes_of(self._exam.inputs[1]), bytes_of(raw))
         again = views(self._slots, raw.numpy())
         if any(not torch.equal(a, b) for a, b in zip(first, again, strict=True)):
             self._outcome.tags.append("aliased_output")

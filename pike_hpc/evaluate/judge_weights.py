@@ -21,6 +21,9 @@ Constructor = Callable[[int], nn.Module]
 BIAS_SPREAD, GAIN_SPREAD = 0.05, 0.1
 """Standard deviations given to biases that are all zero, and (relative) to constant gains."""
 
+PROBE_SPREAD = 0.2
+"""Relative change of the weights of the changed-weights probe."""
+
 
 def draw(make: Constructor, seed: int, batches: Sequence[Sequence[Any]]) -> nn.Module:
     """A model with randomised constants and calibrated BatchNorm."""
@@ -43,6 +46,16 @@ def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> None:
     spread = BIAS_SPREAD if value == 0.0 else GAIN_SPREAD * abs(value)
     noise = torch.randn(parameter.shape, generator=generator)
     parameter.add_((noise * spread).to(parameter.dtype))
+
+
+def scramble(model: nn.Module, seed: int) -> None:
+    """Change every parameter by about a fifth; running statistics still fit roughly."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.mul_((1 + PROBE_SPREAD * noise).to(parameter))
 
 
 def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> None:

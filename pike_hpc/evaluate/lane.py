@@ -44,7 +44,7 @@ MAX_SOCKET_PATH = 107
 """sun_path of unix(7) less its final NUL."""
 
 JUDGE_PATIENCE_S = 600.0
-"""How long the judge may be silent beyond a candidate's own time: float64 answers of large models."""
+"""How long the judge may be silent beyond a candidate's time: float64 answers of large models."""
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
@@ -202,6 +202,7 @@ class Lane:
 
     def _start_judge(self) -> _Judge:
         self._judges += 1
+        self._folder.mkdir(mode=0o711, exist_ok=True)
         folder = self._folder / f"j{self._judges}"
         folder.mkdir(mode=0o711)
         folder.chmod(0o711)
@@ -240,7 +241,10 @@ class Lane:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise JudgeLost(f"the judge was silent for {patience_s:.0f} s")
-            sources = [judge.channel, *(w for w in self._wards.values() if not w.has_ended)]
+            sources: list[Any] = [
+                judge.channel,
+                *(w for w in self._wards.values() if not w.has_ended),
+            ]
             ready = select.select(sources, [], [], left)[0]
             for number, ward in self._wards.items():
                 if ward in ready and ward.pump():

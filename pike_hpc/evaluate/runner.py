@@ -136,9 +136,10 @@ class Runner:
             raise Refused(Code.NOT_A_MODULE)
         model = model.eval().to(self._device)
         if by_seed:
-            if hasattr(model, "prepare"):
+            prepare = getattr(model, "prepare", None)
+            if prepare is not None:
                 with phase(Code.PREPARE_RAISED), torch.inference_mode():
-                    model.prepare(model.state_dict())
+                    prepare(model.state_dict())
         else:
             self._fit(model)
         self._model = model
@@ -267,7 +268,7 @@ def flatten(tree: Any, answer: Any, into: list[Any]) -> None:
             flatten(branch, item, into)
 
 
-def as_tensor(leaf: Any, slot: torch.Tensor) -> torch.Tensor:
+def as_tensor(leaf: Any, slot: torch.Tensor) -> Any:
     """The leaf, if its bytes may fill the slot: same shape, same kind of number."""
     if isinstance(leaf, (bool, int, float)) and slot.dim() == 0:
         leaf = torch.tensor(leaf)

@@ -3,13 +3,14 @@
 A process of its own, standard library only, because being the reaper of orphans
 (PR_SET_CHILD_SUBREAPER) is a property of a whole process and must not befall a program that
 merely uses a `Lane`. Run as a script: `warden.py FD`, where FD is a socket to the lane. The first
-line on it says what to start; each later line is `cpu` or `kill SECONDS-OF-GRACE`. When the lane goes away the
-runner goes too.
+line on it says what to start; each later line is `cpu` or `kill SECONDS-OF-GRACE`. When the lane
+goes away the runner goes too.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import json
 import os
@@ -88,6 +89,8 @@ class Warden:
                 part = self._channel.recv(4096)
                 if not part:
                     self._end()
+                    with contextlib.suppress(OSError):
+                        Path(self._order["cwd"]).rmdir()  # the lane was killed and left it empty
                     return
                 *whole, lines = (lines + part).split(b"\n")
                 for line in whole:
@@ -163,10 +166,10 @@ def stat_of(pid: int) -> list[str]:
 def descendants() -> list[int]:
     """All living processes below this one, deepest last; zombies don't count."""
     parents: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (fields := stat_of(int(name))):
-            if fields[0] not in ("Z", "X"):
-                parents.setdefault(int(fields[1]), []).append(int(name))
+    for entry in os.scandir("/proc"):
+        fields = stat_of(int(entry.name)) if entry.name.isdigit() else []
+        if fields and fields[0] not in ("Z", "X"):
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
     found = list(parents.get(os.getpid(), ()))
     for pid in found:
         found.extend(parents.get(pid, ()))
