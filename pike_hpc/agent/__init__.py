@@ -9,4 +9,12 @@ from pike_hpc.agent.controller import Controller, TaskSetup
 from pike_hpc.agent.queries import Models, Seat
 from pike_hpc.agent.wall import active_seconds
 
-__all__ = ["AgentOptions", "Controller", "Models", "Seat", "TaskSetup", "active_seconds", "run_agent"]
+__all__ = [
+    "AgentOptions",
+    "Controller",
+    "Models",
+    "Seat",
+    "TaskSetup",
+    "active_seconds",
+    "run_agent",
+]

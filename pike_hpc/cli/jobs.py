@@ -16,9 +16,17 @@ from pike_hpc.cli.lanes import LaneJudge, open_lane
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
+from pike_hpc.cli.tape import VERDICT_TAPE, add_tape, tape_from
 from pike_hpc.config import env
 from pike_hpc.evaluate.device import detect
-from pike_hpc.worker import WorkerOptions, run_worker, stop_on_signals
+from pike_hpc.worker import (
+    CassetteJudge,
+    Judge,
+    RecordingJudge,
+    WorkerOptions,
+    run_worker,
+    stop_on_signals,
+)
 
 _LOG_BYTES = 4_000_000
 _LOG_FILES = 2
@@ -30,12 +38,14 @@ def add_agent(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", default="all", metavar="RANGE", help="default all")
     parser.add_argument("--once", action="store_true", help="do what is ready, then return")
     parser.add_argument("--max-seconds", type=float, default=0.0, help="return after this long")
+    add_tape(parser)
     parser.set_defaults(run=agent)
 
 
 def add_worker(parser: argparse.ArgumentParser) -> None:
     """Options of the worker."""
     parser.add_argument("run_dir", metavar="RUN", type=Path)
+    add_tape(parser)
     parser.set_defaults(run=worker)
 
 
@@ -45,7 +55,7 @@ def agent(options: argparse.Namespace) -> int:
     me = f"agent-{writer_id()}"
     _leave_terminal(run.dir / "logs" / f"{me}.log")
     controllers: list[Controller] = []
-    models = make_models(run.resolved)
+    models = make_models(run.resolved, tape_from(options))
     try:
         tasks = run.chosen(options.tasks)
         used_s = active_seconds(run.events(task) for task in run.tasks)
@@ -85,10 +95,16 @@ def worker(options: argparse.Namespace) -> int:
     _leave_terminal(run.dir / "logs" / f"{me}.log")
     workflow = run.resolved.workflow
     settings = WorkerOptions(worker_id=me, max_idle_s=workflow.workers.max_idle_s)
+    tape = tape_from(options)
+    if tape.replay is not None:
+        return run_worker(run.mailbox, CassetteJudge(tape.replay / VERDICT_TAPE), settings)
     device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
     site = run.resolved.site
     with open_lane(device, site.container.engine, Path(site.paths.tmp)) as lane:
-        return run_worker(run.mailbox, LaneJudge(lane, device), settings)
+        judge: Judge = LaneJudge(lane, device)
+        if tape.record is not None:
+            judge = RecordingJudge(judge, tape.record / VERDICT_TAPE)
+        return run_worker(run.mailbox, judge, settings)
 
 
 def _leave_terminal(log: Path) -> None:

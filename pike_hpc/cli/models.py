@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from pike_hpc.agent import Models, Seat
+from pike_hpc.cli.tape import Tape
 from pike_hpc.config import ModelSpec, Resolved, env
 from pike_hpc.llm import make_model, price_of
 from pike_hpc.records import Role
 
+MODEL_TAPE = "model.jsonl"
+"""Name of the model's cassette in the folder of --record and --replay."""
 
-def make_models(resolved: Resolved) -> Models | None:
+
+def make_models(resolved: Resolved, tape: Tape | None = None) -> Models | None:
     """A model for each role; None where the search asks none. Raises UsageError."""
     workflow = resolved.workflow
     if not workflow.asks_models:
@@ -19,19 +24,21 @@ def make_models(resolved: Resolved) -> Models | None:
     for role in Role:
         spec = workflow.model_for(role.value)
         if spec is not None:
-            seats[role] = _seat(spec, resolved)
+            seats[role] = _seat(spec, resolved, tape or Tape())
     return Models(seats, workflow.evaluate.tiers)
 
 
-def check_keys(resolved: Resolved) -> None:
+def check_keys(resolved: Resolved, tape: Tape) -> None:
     """Make every client once, so that a missing key or price stops a run before it starts."""
-    models = make_models(resolved)
+    models = make_models(resolved, Tape(replay=tape.replay))
     if models is not None:
         models.close()
 
 
-def _seat(spec: ModelSpec, resolved: Resolved) -> Seat:
+def _seat(spec: ModelSpec, resolved: Resolved, tape: Tape) -> Seat:
     environ = env.environ()
+    if tape.replay is not None:
+        spec = dataclasses.replace(spec, provider="cassette", model=str(tape.replay / MODEL_TAPE))
     key = None
     if spec.provider == "openai" and spec.key_env:
         key = env.api_key(spec.key_env, environ, resolved.site.key_files).reveal()
@@ -45,6 +52,7 @@ def _seat(spec: ModelSpec, resolved: Resolved) -> Seat:
         base_url=spec.base_url,
         key=key,
         prices=override,
+        record=tape.record / MODEL_TAPE if tape.record else None,
     )
     return Seat(
         model=model,

@@ -15,6 +15,7 @@ from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.simulate import SIMULATED, simulate
+from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device, detect
 from pike_hpc.launch import (
@@ -26,6 +27,7 @@ from pike_hpc.launch import (
     slurm_parameters,
 )
 from pike_hpc.records import Task, UsageError
+from pike_hpc.worker import CassetteJudge
 
 
 def add_submit(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +37,14 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     mode.add_argument("--simulate", action="store_true", help="scripted model, made-up verdicts")
+    add_tape(parser)
     parser.set_defaults(run=submit)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """Options of resume."""
     parser.add_argument("run_dir", metavar="RUN", type=Path)
+    add_tape(parser)
     parser.set_defaults(run=resume)
 
 
@@ -58,13 +62,14 @@ def submit(options: argparse.Namespace) -> int:
         print(f"refused {path}: {reason}", file=sys.stderr)
     if options.simulate:
         return simulate(resolved, tasks, options.run_dir)
-    resolved, device = _with_device(resolved)
-    check_keys(resolved)
+    tape = tape_from(options)
+    resolved, device = _with_device(resolved, tape)
+    check_keys(resolved, tape)
     folder = options.run_dir or resolved.run_dir
     if options.dry_run:
         return _print_plan(resolved, folder.absolute(), tasks)
     run = _open_or_create(folder, resolved, tasks)
-    return _go_on(run, device)
+    return _go_on(run, device, tape)
 
 
 def resume(options: argparse.Namespace) -> int:
@@ -72,11 +77,13 @@ def resume(options: argparse.Namespace) -> int:
     run = Run.open(options.run_dir)
     if run.device_kind == SIMULATED:
         return simulate(run.resolved, run.tasks, run.dir)
-    check_keys(run.resolved)
+    tape = tape_from(options)
+    check_keys(run.resolved, tape)
     device = None
-    if run.resolved.site.scheduler == "local" and not run.finished():
+    local = run.resolved.site.scheduler == "local" and tape.replay is None
+    if local and not run.finished():
         device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
-    return _go_on(run, device)
+    return _go_on(run, device, tape)
 
 
 def cancel(options: argparse.Namespace) -> int:
@@ -88,10 +95,12 @@ def cancel(options: argparse.Namespace) -> int:
     return 0
 
 
-def _with_device(resolved: Resolved) -> tuple[Resolved, Device | None]:
+def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | None]:
     """The configuration with `auto` decided, and the device where it is this machine's."""
     wanted = resolved.workflow.evaluate.devices[0]
-    if resolved.site.scheduler == "slurm":
+    if tape.replay is not None:
+        kind, device = CassetteJudge(tape.replay / VERDICT_TAPE).device_kind, None
+    elif resolved.site.scheduler == "slurm":
         model = resolved.site.worker_job.gpu_model
         kind = model or "cpu" if wanted in ("auto", "cuda") else wanted
         device = None
@@ -120,19 +129,19 @@ def _open_or_create(folder: Path, resolved: Resolved, tasks: tuple[Task, ...]) -
     return run
 
 
-def _go_on(run: Run, device: Device | None) -> int:
+def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
     if device is not None:
         print(f"device: {device.why}", file=sys.stderr)
     print(f"run: {run.dir}", file=sys.stderr)
     if run.resolved.site.scheduler == "slurm":
-        return _submit_to_slurm(run)
+        return _submit_to_slurm(run, tape)
     if run.finished():
         print("every task is finished: nothing is started", file=sys.stderr)
         return Follower(run).conclude()
     gpus = tuple(range(len(device.gpus))) if device is not None else ()
     follower = Follower(run)
     run.mailbox.reopen()
-    keeper = processes.LocalJobs(run, LocalLauncher(run.dir, gpus=gpus), _plan(run, gpus))
+    keeper = processes.LocalJobs(run, LocalLauncher(run.dir, gpus=gpus), _plan(run, tape, gpus))
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while not run.finished():
@@ -154,14 +163,22 @@ def _go_on(run: Run, device: Device | None) -> int:
     return follower.conclude()
 
 
-def _plan(run: Run, gpus: tuple[int, ...] = ()) -> processes.Plan:
+def _plan(run: Run, tape: Tape, gpus: tuple[int, ...] = ()) -> processes.Plan:
     lib = pack_code(run.dir)
     ids = [task.id for task in run.tasks]
-    return plan_jobs(run.resolved, run.dir, ids, python=sys.executable, lib=lib, gpus=gpus)
+    return plan_jobs(
+        run.resolved,
+        run.dir,
+        ids,
+        python=sys.executable,
+        lib=lib,
+        gpus=gpus,
+        arguments=tape.arguments,
+    )
 
 
-def _submit_to_slurm(run: Run) -> int:
-    workers, agents = _plan(run)
+def _submit_to_slurm(run: Run, tape: Tape) -> int:
+    workers, agents = _plan(run, tape)
     run.mailbox.reopen()
     for kind, jobs in (("agent", agents), ("worker", workers)):
         parameters = slurm_parameters(run.resolved, kind, f"pike-{kind}")

@@ -21,6 +21,7 @@ def plan_jobs(
     python: str,
     lib: Path,
     gpus: Sequence[int] = (),
+    arguments: Sequence[str] = (),
 ) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
     """(workers, agents) of a run.
 
@@ -31,6 +32,7 @@ def plan_jobs(
         python: the interpreter of the jobs.
         lib: the folder with the run's own code.
         gpus: indices of this machine's GPUs to share among local workers.
+        arguments: added to every command line.
     """
     # -P: the folder a job starts in, often a clone, must not shadow the run's own code.
     start = (python, "-P", "-m", "pike_hpc")
@@ -41,7 +43,7 @@ def plan_jobs(
         Job(
             kind="worker",
             name=f"pike-worker-{n}",
-            argv=(*start, "worker", str(run_dir)),
+            argv=(*start, "worker", str(run_dir), *arguments),
             env=env | ({"CUDA_VISIBLE_DEVICES": str(gpus[n % len(gpus)])} if gpus else {}),
             unset=keys,
         )
@@ -52,7 +54,7 @@ def plan_jobs(
         Job(
             kind="agent",
             name=f"pike-agent-{n}",
-            argv=(*start, "agent", str(run_dir), "--tasks", ",".join(chunk)),
+            argv=(*start, "agent", str(run_dir), "--tasks", ",".join(chunk), *arguments),
             env=env,
         )
         for n, chunk in enumerate(_chunks(task_ids, max(per_job, 1)))

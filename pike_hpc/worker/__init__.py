@@ -1,5 +1,6 @@
 """The long-running program that claims requests, has them judged and commits the verdicts."""
 
+from pike_hpc.worker.cassette import CassetteJudge, RecordingJudge
 from pike_hpc.worker.judge import Judge
 from pike_hpc.worker.loop import run_worker
 from pike_hpc.worker.options import WorkerOptions
@@ -7,7 +8,9 @@ from pike_hpc.worker.simulated import SimulatedJudge, simulated_result
 from pike_hpc.worker.stop import Stop, stop_on_signals
 
 __all__ = [
+    "CassetteJudge",
     "Judge",
+    "RecordingJudge",
     "SimulatedJudge",
     "Stop",
     "WorkerOptions",
