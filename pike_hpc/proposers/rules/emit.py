@@ -11,18 +11,34 @@ from pike_hpc.proposers.rules.reference import edited, model_forward
 
 def emit(draft: Draft, title: str, notes: tuple[str, ...]) -> str:
     """The candidate's source. The title and one line a rule go into its docstring."""
-    compiled_only = not (draft.steps or draft.before or draft.after)
-    if draft.compile_call is None and compiled_only:
-        imports, parts = draft.imports, [*draft.helpers, _PLAIN]
-    elif compiled_only:
-        imports = (*draft.imports, "import torch")
-        parts = [*draft.helpers, _compiled(draft)]
-    else:
-        imports = ("import copy", *draft.imports, "import torch")
-        parts = [*draft.helpers, _prepare(draft), _prepared(draft)]
+    imports, parts = _additions(draft)
     source = _with_header(draft.source, title, notes, imports)
     return "\n\n\n".join([source.rstrip("\n"), *(part.strip("\n") for part in parts)]) + "\n"
 
+
+def clash(draft: Draft) -> str | None:
+    """A name that the candidate would define and the reference already uses otherwise."""
+    imports, parts = _additions(draft)
+    added = _origins(ast.parse("\n".join([*imports, *parts])))
+    taken = _origins(ast.parse(draft.source))
+    for name, origin in added.items():
+        if taken.get(name, origin) != origin:
+            return name
+    attributes = {n.attr for n in ast.walk(ast.parse(draft.source)) if isinstance(n, ast.Attribute)}
+    return next((name for name in OWN_ATTRIBUTES if name in attributes), None)
+
+
+def _additions(draft: Draft) -> tuple[tuple[str, ...], list[str]]:
+    """Import lines and definitions that the candidate has beside the reference."""
+    if draft.steps or draft.before or draft.after:
+        imports = ("import copy", *draft.imports, "import torch")
+        return imports, [*draft.helpers, _make_fast(draft), _prepared(draft)]
+    last = _PLAIN if draft.compile_call is None else _compiled(draft)
+    return draft.imports, [*draft.helpers, last]
+
+
+OWN_ATTRIBUTES = ("fast", "packed")
+"""Where a candidate keeps on its modules what it derived from their weights."""
 
 _PLAIN = '''
 class ModelNew(Model):
@@ -48,7 +64,7 @@ class ModelNew(Model):
 '''
 
 
-def _prepare(draft: Draft) -> str:
+def _make_fast(draft: Draft) -> str:
     """The function that makes the fast copy and the function that runs it."""
     steps = ["fast = copy.deepcopy(model)", "fast.__class__ = Model  # not prepared again"]
     steps += ["fast.requires_grad_(False)", *draft.steps]
@@ -100,16 +116,15 @@ def _signature(source: str) -> tuple[str, str]:
     arguments = forward.args if forward else None
     if not arguments or arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
         return "*inputs", "*inputs"
+    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)][1:]
     own = ast.arguments(
         posonlyargs=[],
-        args=[ast.arg(arg=each.arg) for each in (*arguments.posonlyargs, *arguments.args) if each][
-            1:
-        ],
+        args=[ast.arg(arg=name) for name in names],
         kwonlyargs=[],
         kw_defaults=[],
         defaults=arguments.defaults,
     )
-    return ast.unparse(own), ", ".join(each.arg for each in own.args)
+    return ast.unparse(own), ", ".join(names)
 
 
 def _with_header(source: str, title: str, notes: tuple[str, ...], imports: tuple[str, ...]) -> str:
@@ -129,11 +144,11 @@ def _with_header(source: str, title: str, notes: tuple[str, ...], imports: tuple
 def _with_imports(source: str, imports: tuple[str, ...]) -> str:
     """The source with import lines added before its first import, unless it has them."""
     tree = ast.parse(source)
-    present = {name for node in tree.body for name in _bound(node)}
+    present = _origins(tree)
     missing = [
         line
         for line in dict.fromkeys(imports)
-        if not set(_bound(ast.parse(line).body[0])) <= present
+        if not _origins(ast.parse(line)).items() <= present.items()
     ]
     if not missing:
         return source
@@ -154,11 +169,20 @@ def _imports_standard(nodes: list[ast.stmt]) -> bool:
     return bool(nodes) and "torch" not in ast.unparse(nodes[0])
 
 
-def _bound(node: ast.stmt) -> list[str]:
-    """What an import makes available: torch.fx by its full name, an alias by the alias."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return [alias.asname or alias.name for alias in node.names]
-    return []
+def _origins(tree: ast.Module) -> dict[str, str]:
+    """Names of the module to what they are: `nn` to torch.nn, a name defined here to `here`."""
+    origins: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            origins |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origins |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            origins[node.name] = f"here, line {node.lineno}"
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            origins |= dict.fromkeys(names, f"here, line {node.lineno}")
+    return origins
 
 
 def _leading(tree: ast.Module, node: ast.stmt) -> bool:

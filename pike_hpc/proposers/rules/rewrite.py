@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pike_hpc.proposers.rules.attention import ATTENTION
 from pike_hpc.proposers.rules.draft import Draft, Rule, Setting
-from pike_hpc.proposers.rules.emit import emit
+from pike_hpc.proposers.rules.emit import clash, emit
 from pike_hpc.proposers.rules.parallel import PARALLEL
 from pike_hpc.proposers.rules.preparation import (
     COMPILE_MODES,
@@ -82,6 +82,10 @@ def rewrite(
         if isinstance(applied, str):
             return DeclinedByRule(rule=rule.name, reason=applied)
         draft = applied
+    if (name := clash(draft)) is not None:
+        return DeclinedByRule(
+            rule=chosen[-1].name, reason=f"the reference already uses the name {name}"
+        )
     names = "+".join(rule.name for rule in chosen)
     notes = tuple(f"{rule.name}: {rule.summary}." for rule in chosen)
     return Rewritten(

@@ -1,0 +1,74 @@
+"""The shipped tasks have the shapes, init arguments and parameter counts of the published ones."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.tasks import find_task  # noqa: E402
+from pike_hpc.tasks.load import build  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+PUBLISHED = {
+    "1": ([1000, [400, 800], 500], [(1, 1000)], (1, 500), 1_121_700),
+    "4": ([10], [(1, 1, 32, 32)], (1, 10), 61_706),
+    "8": ([3, 64, 1], [(10, 3, 224, 224)], (10, 64, 224, 224), 39_168),
+    "13": ([32, 64], [(10, 32, 224, 224)], (10, 64, 112, 112), 2_112),
+    "17": ([3, 6, 64, 64], [(10, 3, 224, 224)], (10, 128, 224, 224), 3_992),
+    "20": ([1000], [(10, 3, 224, 224)], (10, 1000), 3_504_872),
+    "33": ([1024, 256, 128], [(8, 1024), (8, 256)], (8, 128), 360_832),
+    "43": ([768, 8, 0.0, 0.0, 1024], [(128, 512, 768)], (128, 512, 768), 2_362_368),
+}
+
+
+@pytest.mark.parametrize("task_id", PUBLISHED)
+def test_shapes_init_arguments_and_parameters(task_id):
+    init_inputs, input_shapes, output_shape, parameters = PUBLISHED[task_id]
+    loaded = build(find_task(f"level3-pike/{task_id}"))
+    assert loaded.init_inputs() == init_inputs
+    with torch.device("meta"):
+        model = loaded.make_model().eval()
+        inputs = loaded.inputs()
+        assert [tuple(x.shape) for x in inputs] == input_shapes
+        assert tuple(model(*inputs).shape) == output_shape
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+def test_the_rnn_draws_its_state_before_its_weights():
+    loaded = build(find_task("level3-pike/33"))
+    torch.manual_seed(1)
+    hidden = torch.randn(8, 256)
+    model = loaded.make_model(seed=1)
+    assert torch.equal(model.hidden, hidden)
+    assert list(model.state_dict()) == ["i2h.weight", "i2h.bias", "h2o.weight", "h2o.bias"]
+
+
+def test_the_rnn_keeps_its_state_between_calls():
+    loaded = build(find_task("level3-pike/33", shape_overrides={"batch_size": 2}))
+    model = loaded.make_model()
+    x, h0 = loaded.inputs()
+    with torch.no_grad():
+        first = model(x, h0)
+        assert not torch.equal(model(x), first)
+        assert torch.equal(model(x, h0), first)
+
+
+def test_mobilenet_starts_as_described():
+    model = build(find_task("level3-pike/20")).make_model()
+    last = [m for m in model.modules() if isinstance(m, torch.nn.Linear)][-1]
+    assert last.bias.abs().max() == 0
+    assert last.weight.std().item() == pytest.approx(0.01, rel=0.05)
+    convs = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
+    # kaiming_normal over fan_out: the stem has 32 x 3 x 3 outputs a weight reaches.
+    assert convs[0].weight.std().item() == pytest.approx((2 / (32 * 9)) ** 0.5, rel=0.1)
+    assert len(convs) == 52
+
+
+def test_attention_is_causal():
+    loaded = build(find_task("level3-pike/43", shape_overrides={"batch_size": 1, "seq_len": 8}))
+    model, (x,) = loaded.make_model().eval(), loaded.inputs()
+    changed = x.clone()
+    changed[:, 5:] += 1
+    with torch.no_grad():
+        same = torch.isclose(model(x), model(changed)).all(dim=-1)[0]
+    assert same.tolist() == [True] * 5 + [False] * 3
