@@ -7,6 +7,8 @@ sleep are arguments; it knows no configuration file and no process.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ from pike_hpc.records import PikeError
 _IDLE_S = (0.02, 0.5)
 """Shortest and longest pause between two looks at mailbox and models."""
 
-_GRACE_S = 30.0
+_GRACE_S = 10.0
 """How long after the wall budget a verdict in flight is still waited for."""
 
 
@@ -71,13 +73,14 @@ def run_agent(
         elapsed = clock() - start
         if stopping() or (options.sitting_s and elapsed >= options.sitting_s):
             return _leave(active, "stopped; the same command continues", left)
-        wall_over = bool(options.wall_s) and elapsed >= options.wall_s
+        left_s = options.wall_s - elapsed if options.wall_s else math.inf
+        closing = left_s < _expected_s(controllers)
         busy = False
         for controller in _by_turn(active):
             try:
                 busy |= controller.collect()
-                if wall_over:
-                    busy |= _close_at_wall(controller, elapsed - options.wall_s)
+                if closing:
+                    busy |= _close_at_wall(controller, left_s)
                 else:
                     room = options.in_flight - sum(c.in_flight for c in active)
                     busy |= controller.advance(max(room, 0))
@@ -96,8 +99,15 @@ def _by_turn(active: Sequence[Controller]) -> list[Controller]:
     return sorted(active, key=lambda c: c.view.spent.evaluations)
 
 
-def _close_at_wall(controller: Controller, over_s: float) -> bool:
-    if controller.in_flight and over_s < _GRACE_S:
+def _expected_s(controllers: Sequence[Controller]) -> float:
+    """How long the next verdict will take: nothing is begun that the wall budget would cut."""
+    lasted = [r.lane_s for c in controllers for r in c.view.results.values()]
+    waiting = 1 + sum(c.in_flight for c in controllers)
+    return waiting * (statistics.median(lasted) if lasted else 0.0)
+
+
+def _close_at_wall(controller: Controller, left_s: float) -> bool:
+    if controller.in_flight and left_s > -_GRACE_S:
         return False
     controller.finish("The wall budget is used (budget.wall_minutes).")
     return True
