@@ -9,13 +9,12 @@ from pike_hpc.search.budget import (
     why_no_query,
 )
 from pike_hpc.search.history import tried
+from pike_hpc.search.query import Query, QueryState
 from pike_hpc.search.registry import STRATEGIES, make_strategy
 from pike_hpc.search.strategy import Setup, Strategy
 from pike_hpc.search.view import (
     NodeState,
     Outcome,
-    Query,
-    QueryState,
     Spent,
     TaskView,
     replay,
