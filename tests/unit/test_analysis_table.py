@@ -1,5 +1,7 @@
 """The end table: marks, colour only when asked for, rows that tell tasks apart."""
 
+from dataclasses import replace
+
 from pike_hpc.analysis.history import RunHistory, TaskHistory
 from pike_hpc.analysis.report import build
 from pike_hpc.analysis.table import render_table
@@ -84,6 +86,13 @@ def test_simulated_and_legacy_rows_carry_their_mark_before_anything_that_is_cut(
     table = render_table(report(history(2.0, (1.9, 2.1), variant=Variant.LEGACY)))
     assert table.startswith("*** LEGACY")
     assert "LEGACY 4 LeNet5" in table
+
+
+def test_one_simulated_verdict_marks_its_whole_task():
+    real, made_up = history(2.0, (1.9, 2.1)), history(2.0, (1.9, 2.1), simulated=True)
+    mixed = replace(real, verdicts=(*real.verdicts, *made_up.verdicts))
+    assert report(mixed).headline is None
+    assert render_table(report(mixed)).startswith("*** SIMULATED")
 
 
 def test_shapes_are_said_once_or_where_they_tell_two_rows_apart():
