@@ -99,8 +99,9 @@ def compare(answer: Tensor, truth: Tensor, signal: float) -> LeafError:
     total = largest = 0.0
     for y, t in pieces(answer, truth):
         off = y - t
-        total += float(off.square().sum())
-        largest = max(largest, float(off.abs().max()))
+        low, high = off.aminmax()
+        total += float(off.dot(off))
+        largest = max(largest, float(high), -float(low))
     if not math.isfinite(total):
         return LeafError(error=math.inf, spike=math.inf)
     size = math.sqrt(total / max(1, real(answer).numel()))

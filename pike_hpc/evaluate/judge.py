@@ -34,6 +34,7 @@ from pike_hpc.evaluate.judge_verdict import (
 )
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.runner import Op
+from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import Channel
 from pike_hpc.records import (
@@ -155,7 +156,7 @@ class Judge:
             traceback.print_exc()
             self._forget(request.task)
             outcome.status = EvalStatus.JUDGE_ERROR
-            outcome.message = f"the task could not be judged: {clean(str(error))[:300]}"
+            outcome.message = f"the task could not be judged: {printable(str(error), 400)}"
         return self._record(request, outcome, tail)
 
     def admit(self, task: Task) -> Admission:
@@ -164,7 +165,7 @@ class Judge:
             return self._bench(task).truth(WeightsBy.STATE)[1].admission
         except (PikeError, RuntimeError, TypeError, ValueError) as error:
             return Admission(
-                task_digest=task.digest, admitted=False, reason=clean(str(error))[:300]
+                task_digest=task.digest, admitted=False, reason=printable(str(error), 400)
             )
 
     def close(self) -> None:
@@ -235,7 +236,7 @@ class Judge:
                 raise
             if failed.op is None:
                 tail = link.end(1.0).tail.strip().splitlines()
-                said = clean(tail[-1])[:200] if tail else "it said nothing"
+                said = printable(tail[-1]) if tail else "it said nothing"
                 raise Unfit(f"the sandboxed runner did not start: {said}") from None
             conclude(outcome, failed, link, examiner.calls, request.timeout_s)
 

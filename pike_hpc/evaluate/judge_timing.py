@@ -97,7 +97,7 @@ class Stopwatch:
         start = time.monotonic()
         first = self._room(1)
         latency = max(self._pilot(side, first) for side in (self._reference, self._candidate))
-        count = self._affordable(windows_per_half(latency, rule))
+        count = self._affordable(windows_per_half(latency))
         null_ms = self._null(first[0], latency)
         blocks: list[Block] = []
         while True:

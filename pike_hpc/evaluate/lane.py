@@ -26,7 +26,7 @@ from typing import Any
 from pike_hpc import sandbox
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.logs import clean
-from pike_hpc.evaluate.screen import screen
+from pike_hpc.evaluate.screen import printable, screen
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.evaluate.wire import Channel, Gone
 from pike_hpc.records import (
@@ -290,7 +290,7 @@ class Lane:
 
     def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
         spec = sandbox.SandboxSpec(
-            argv=(self._python, "-I", "-B", str(_RUNNER), address),
+            argv=(self._python, "-I", "-B", "-u", str(_RUNNER), address),
             read_only=(*sandbox.python_prefixes(), _RUNNER, sockets),
             env={},
             scratch_mb=self._scratch_mb,
@@ -335,7 +335,7 @@ class _Judge:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - 4096))
         lines = clean(self._log.read().decode("utf-8", "replace")).strip().splitlines()
-        return lines[-1][:300] if lines else ""
+        return printable(lines[-1], 300) if lines else ""
 
     def end(self) -> None:
         """Hang up, then kill."""

@@ -16,6 +16,7 @@ from statistics import median
 
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
+HALF_BLOCK_MS = 25.0
 NULL_FLOOR = 0.1
 """A latency never falls below this part of what was measured, whatever the null constant is."""
 
@@ -53,7 +54,7 @@ class StopRule:
     budget_s: float
     min_blocks: int = 5
     early_blocks: int = 3
-    early_below: float = 0.95
+    early_below: float = 0.8
     """A candidate whose whole interval lies below this after `early_blocks` is let go."""
 
 
@@ -113,11 +114,9 @@ def decide(found: Estimate, blocks: int, spent_s: float, rule: StopRule) -> Deci
     return Decision(stop=found.half_width <= rule.half_width or spent_s >= rule.budget_s)
 
 
-def windows_per_half(latency_ms: float, rule: StopRule) -> int:
-    """Windows of one side in a block: 25 ms worth, 5 at least, 40 at most, fewer where slow.
+def windows_per_half(latency_ms: float) -> int:
+    """Windows of one side in a block: as many as fit HALF_BLOCK_MS, one at least, 40 at most.
 
-    A model so slow that the budget can't hold the least number of blocks gets one window a side.
+    Short halves follow each other closely, so that a drifting or busy machine hits both sides.
     """
-    wanted = min(40, max(5, math.ceil(25.0 / max(latency_ms, 1e-6))))
-    affordable = rule.budget_s * 1e3 / (2 * rule.min_blocks * max(latency_ms, 1e-6))
-    return max(1, min(wanted, math.floor(affordable)))
+    return max(1, min(40, math.ceil(HALF_BLOCK_MS / max(latency_ms, 1e-6))))
