@@ -19,7 +19,7 @@ _IDLE_S = (0.02, 0.5)
 """Shortest and longest pause between two looks at mailbox and models."""
 
 _GRACE_S = 10.0
-"""How long after the wall budget a verdict in flight is still waited for."""
+"""How long past the end verdicts and answers in flight are still waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +67,15 @@ def run_agent(
     left: dict[Controller, PikeError] = {}
     pause_s = _IDLE_S[0]
     while True:
+        for controller in controllers:
+            if controller.error is not None and not controller.asking:
+                _give_up(controller, controller.error, left)
         active = [c for c in controllers if not c.finished and c not in left]
         if not active:
             return _end(controllers, left)
         elapsed = clock() - start
         if stopping() or (options.sitting_s and elapsed >= options.sitting_s):
+            _hear_out(active, clock, sleep)
             return _leave(active, "stopped; the same command continues", left)
         left_s = options.wall_s - elapsed if options.wall_s else math.inf
         closing = left_s < _expected_s(controllers)
@@ -85,13 +89,29 @@ def run_agent(
                     room = options.in_flight - sum(c.in_flight for c in active)
                     busy |= controller.advance(max(room, 0))
             except PikeError as error:
-                left[controller] = error
-                controller.pause(error.what, error.exit_code)
+                _give_up(controller, error, left)
         if options.once and not busy and not any(c.asking for c in active):
             return _leave(active, "one tick done", left)
         pause_s = _IDLE_S[0] if busy else min(pause_s * 1.5, _IDLE_S[1])
         if not busy:
             sleep(pause_s)
+
+
+def _give_up(controller: Controller, error: PikeError, left: dict[Controller, PikeError]) -> None:
+    if controller not in left:
+        left[controller] = error
+        controller.pause(str(error), error.exit_code)
+
+
+def _hear_out(
+    active: Sequence[Controller], clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    """Journal the answers that are nearly here: they are paid for."""
+    end = clock() + _GRACE_S
+    while any(c.asking for c in active) and clock() < end:
+        for controller in active:
+            controller.collect()
+        sleep(_IDLE_S[1])
 
 
 def _by_turn(active: Sequence[Controller]) -> list[Controller]:

@@ -48,8 +48,8 @@ from pike_hpc.search import (
     Strategy,
     TaskView,
     may_evaluate,
-    may_query,
     replay,
+    why_no_query,
 )
 from pike_hpc.tasks import effective_source
 
@@ -80,6 +80,8 @@ class Controller:
         self._mailbox = mailbox
         self._models = models
         self._asking: dict[str, Future[Answer]] = {}
+        self.error: PikeError | None = None
+        """Why no model is asked any more; a provider's refusal or silence."""
         self.view: TaskView = replay(stamped.event for stamped in journal.events)
         self._recover()
 
@@ -101,8 +103,7 @@ class Controller:
     def collect(self) -> bool:
         """Journal what has arrived: verdicts and answers. True if anything did.
 
-        Raises:
-            PikeError: a provider refused or cannot be reached; the state is saved.
+        A provider's failure ends up in `error`; answers of its other queries still count.
         """
         arrived = False
         results = self._mailbox.results(tuple(self.view.unjudged)) if self.view.unjudged else {}
@@ -121,7 +122,7 @@ class Controller:
 
         True if anything was done.
         """
-        if self.finished:
+        if self.finished or self.error is not None:
             return False
         done = self._request_waiting(room)
         for action in self.setup.strategy.decide(self.view):
@@ -155,7 +156,7 @@ class Controller:
         if self.view.task is None:
             self._write(TaskOpened(task=self.setup.task, device_kind=self.setup.device_kind))
         for query_id in self.view.in_flight:
-            self._write(QueryLost(query_id=query_id))
+            self._write(_lost(self.view.queries[query_id].reserved))
         for query in self.view.unparsed:
             self._read_answer(query.reserved)
         for candidate_id in self.view.unjudged.values():
@@ -240,15 +241,19 @@ class Controller:
         )
 
     def _ask(self, action: AskModel) -> int:
-        """Reserve and send one query; 0 where budget or answers in flight forbid it."""
+        """Reserve and send one query; 0 where its ceiling does not fit what is left."""
         if self._models is None:
             raise PikeError(
                 f"the strategy asked a model for {action.role} and none is configured",
                 where="models in the workflow",
                 fix="name a model under models.optimise, or use strategy: rules",
             )
-        prepared = self._models.prepare(action, self.view, self.setup.task, self.setup.device_kind)
-        if not may_query(self.view, self.setup.limits, prepared.max_cost_usd):
+        setup = self.setup
+        prepared = self._models.prepare(action, self.view, setup.task, setup.device_kind)
+        stop = why_no_query(self.view, setup.limits, prepared.max_cost_usd)
+        if stop is not None:
+            if self.view.idle and not self.view.unrequested:
+                self.finish(stop)  # no smaller query will come: nothing else would end this
             return 0
         self._write(prepared.reserved)
         self._asking[prepared.reserved.query_id] = self._models.send(prepared)
@@ -276,10 +281,26 @@ class Controller:
         answered = self.view.queries[query.query_id].answer
         assert answered is not None, "only an answer on disk is read"
         if query.role == Role.BRAINSTORM:
-            self._write(Brainstormed(node=query.node, ideas=parse_ideas(answered.text, 10)))
+            limit = self._models.ideas if self._models is not None else 1
+            self._write(Brainstormed(node=query.node, ideas=parse_ideas(answered.text, limit)))
             return
         program = extract_program(answered.text, answered.finish_reason)
         if isinstance(program, NoProgram):
             self._write(Declined(node=query.node, operator=query.role, reason=program.reason))
             return
         self._propose(query.node, program.source, operator=query.role, note=query.note, query=query)
+
+
+def _lost(query: QueryReserved) -> Event:
+    """What becomes of a query that was in flight when its controller died.
+
+    One that may have been paid counts at its ceiling; one that cost nothing is asked again as
+    if it had never been, so that a replay ends where the recording ended.
+    """
+    if query.max_cost_usd > 0:
+        return QueryLost(query_id=query.query_id)
+    return QueryFailed(
+        query_id=query.query_id,
+        kind="lost",
+        message="the controller died while this free query was in flight",
+    )

@@ -28,7 +28,6 @@ class Seat:
     """The model that plays a role, and how it is asked."""
 
     model: LanguageModel
-    name: str
     temperature: float
     max_output_tokens: int
 
@@ -55,15 +54,17 @@ class Answer:
 class Models:
     """The models of a run by role."""
 
-    def __init__(self, seats: Mapping[Role, Seat], tiers: tuple[Tier, ...]) -> None:
-        self._seats = seats
-        self._tiers = tiers
+    def __init__(
+        self, seats: Mapping[Role, Seat], tiers: tuple[Tier, ...], ideas: int = 10
+    ) -> None:
+        """`ideas` is how many a brainstorm is asked for: one a branch."""
+        self._seats, self._tiers, self.ideas = seats, tiers, ideas
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="model")
 
     def prepare(self, action: AskModel, view: TaskView, task: Task, device_kind: str) -> Prepared:
         """The query for an action, with the ceiling of its cost. Sends nothing."""
         seat = self._seats[action.role]
-        prompt = _prompt(action, view, task, device_kind, self._tiers)
+        prompt = _prompt(action, view, task, device_kind, self._tiers, self.ideas)
         # After a loss the very same question is asked again, so that a cassette answers it too.
         attempt = sum(q.reserved.node == action.node for q in view.queries.values())
         request = ModelRequest(
@@ -79,7 +80,7 @@ class Models:
             query_id=digest(task.digest, action.node, str(attempt))[:32],
             node=action.node,
             role=action.role.value,
-            model=seat.name,
+            model=seat.model.name,
             prompt_digest=digest(prompt.system, prompt.user),
             max_cost_usd=ceiling,
             parent_ids=tuple(p for p in (action.parent_id, action.failed_id) if p),
@@ -107,7 +108,12 @@ def _ask(prepared: Prepared) -> Answer:
 
 
 def _prompt(
-    action: AskModel, view: TaskView, task: Task, device_kind: str, tiers: tuple[Tier, ...]
+    action: AskModel,
+    view: TaskView,
+    task: Task,
+    device_kind: str,
+    tiers: tuple[Tier, ...],
+    ideas: int,
 ) -> Prompt:
     failed = view.result(action.failed_node) if action.failed_node else None
     declined = view.outcomes[action.failed_node].declined if action.failed_node else None
@@ -128,5 +134,6 @@ def _prompt(
         failure_message=failed.message if failed else declined or "",
         log_tail=failed.log_tail if failed else "",
         failed_source=view.sources.get(action.failed_id) if action.failed_id else None,
+        n_ideas=ideas,
         history=tried(view, phase=action.phase, limit=_HISTORY),
     )

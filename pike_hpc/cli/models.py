@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from pike_hpc.agent import Models, Seat
 from pike_hpc.cli.tape import Tape
@@ -25,7 +24,8 @@ def make_models(resolved: Resolved, tape: Tape | None = None) -> Models | None:
         spec = workflow.model_for(role.value)
         if spec is not None:
             seats[role] = _seat(spec, resolved, tape or Tape())
-    return Models(seats, workflow.evaluate.tiers)
+    ideas = workflow.search.options.get("branches", 10)
+    return Models(seats, workflow.evaluate.tiers, int(ideas))
 
 
 def check_keys(resolved: Resolved, tape: Tape) -> None:
@@ -56,7 +56,6 @@ def _seat(spec: ModelSpec, resolved: Resolved, tape: Tape) -> Seat:
     )
     return Seat(
         model=model,
-        name=f"{spec.provider}:{Path(spec.model).name}",
         temperature=spec.temperature,
         max_output_tokens=spec.max_output_tokens,
     )
