@@ -107,7 +107,9 @@ def _unused_elsewhere(
     names = {each.targets[0].id for each in consumed}  # type: ignore[attr-defined]
     own = {id(node) for each in (*consumed, final) for node in ast.walk(each)}
     start = min((each.lineno for each in consumed), default=final.lineno)
-    renewed = {target.id for target in getattr(final, "targets", []) if isinstance(target, ast.Name)}
+    renewed = {
+        target.id for target in getattr(final, "targets", []) if isinstance(target, ast.Name)
+    }
 
     def is_gone(node: ast.AST) -> bool:
         if not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Store) or id(node) in own:
