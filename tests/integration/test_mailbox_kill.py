@@ -81,11 +81,21 @@ def result(claim: Claim, message: str) -> EvalResult:
     return EvalResult(key=claim.request.key, status=EvalStatus.TIMEOUT, message=message)
 
 
+def mark(root: Path, event: str) -> None:
+    """Leave word beside the mailbox of how far the life came."""
+    root.with_name(f"{root.name}.{event}").touch()
+
+
+def came_to(root: Path, event: str) -> bool:
+    return root.with_name(f"{root.name}.{event}").exists()
+
+
 def whole_life(root: Path, steps: int, commit: str) -> None:
     """Everything a mailbox does, in one process; request 0 ends journalled and discarded."""
     mailbox = FileMailbox(root, files=KillingFiles(steps), commit=commit)
     for one in REQUESTS:
         mailbox.put(one)
+    mark(root, "put")
     mailbox.beat(
         WorkerBeat(
             worker_id="w",
@@ -106,6 +116,7 @@ def whole_life(root: Path, steps: int, commit: str) -> None:
     again, _ = mailbox.claim("w", CPU, 2)
     mailbox.commit(again, result(again, "before the kill"))
     assert set(mailbox.results(IDS)) == set(IDS[:2])
+    mark(root, "discarding")
     mailbox.discard(IDS[:1])
     mailbox.requeue_lost(stale_s=60, is_alive=lambda beat: True)
     mailbox.close()
@@ -133,8 +144,11 @@ def survive(root: Path, commit: str) -> None:
     before = mailbox.results(IDS)
     journalled = set(IDS[:1]) if not mailbox_knows(mailbox, IDS[0]) and before else set()
     for one in REQUESTS:
-        if one.request_id not in journalled:
-            mailbox.put(one)
+        if one.request_id in journalled:
+            continue
+        put_again = mailbox.put(one)
+        if came_to(root, "put") and not came_to(root, "discarding"):
+            assert not put_again, "a request that was put was lost"
     # A worker that had beaten is known to be dead at once; one that had not, after a while.
     mailbox.requeue_lost(stale_s=60, is_alive=alive_here)
     now_s[0] += 61

@@ -1,0 +1,251 @@
+"""What a mailbox's folder may meet: torn, altered and foreign files, other versions, full disks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.mailbox import FileMailbox
+from pike_hpc.mailbox.envelope import seal
+from pike_hpc.mailbox.layout import Hold, Ticket, slug
+from pike_hpc.mailbox.locks import choose_lock
+from pike_hpc.records import (
+    EvalRequest,
+    EvalResult,
+    EvalStatus,
+    PikeError,
+    Task,
+    TryAgainLater,
+    UsageError,
+)
+
+CPU = frozenset({"cpu"})
+
+
+def request(number: int) -> EvalRequest:
+    task = Task(suite="s", id="1", name="one", source="x")
+    return EvalRequest(
+        task=task, candidate_source=f"# {number}", device_kind="cpu", image_digest="i"
+    )
+
+
+def judged(mailbox: FileMailbox, one: EvalRequest) -> EvalResult:
+    (claim,) = mailbox.claim("w", CPU)
+    result = EvalResult(key=one.key, status=EvalStatus.TIMEOUT)
+    mailbox.commit(claim, result)
+    return result
+
+
+def only(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.mark.parametrize("damage", ["torn", "altered", "empty", "binary", "other", "folder"])
+def test_a_damaged_request_is_moved_aside_with_a_reason_and_can_be_put_again(tmp_path, damage):
+    mailbox = FileMailbox(tmp_path)
+    mailbox.put(request(1))
+    path = only(tmp_path / "new")
+    data = path.read_bytes()
+    path.unlink()
+    damaged = {
+        "torn": data[:-10],
+        "altered": data.replace(b"# 1", b"# 2"),
+        "empty": b"",
+        "binary": bytes(range(256)),
+        "other": seal(request(2)),
+    }
+    if damage == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(damaged[damage])
+    mailbox.put(request(3))
+    # The damaged file had kept its request's name.
+    assert [c.request for c in mailbox.claim("w", CPU, 5)] == [request(3)]
+    reasons = list((tmp_path / "dead").glob("*.reason"))
+    assert len(reasons) == 1
+    assert len(reasons[0].read_text()) > 20
+    assert mailbox.counts().dead == 1
+    assert mailbox.put(request(1))
+
+
+def test_foreign_files_are_moved_aside_and_hidden_ones_left_alone(tmp_path):
+    mailbox = FileMailbox(tmp_path)
+    (tmp_path / "new" / "README").write_text("?")
+    (tmp_path / "cur" / "core.123").write_text("?")
+    (tmp_path / "new" / ".nfs0001").write_text("?")
+    (tmp_path / "workers" / "torn.json").write_text("{")
+    mailbox.put(request(1))
+    assert len(mailbox.claim("w", CPU, 5)) == 1
+    assert mailbox.requeue_lost(stale_s=60) == 0
+    assert mailbox.workers() == ()
+    assert mailbox.counts().dead == 2
+    assert only(tmp_path / "new").name == ".nfs0001"
+
+
+@pytest.mark.parametrize("commit", ["link", "directory"])
+def test_a_corrupt_result_is_quarantined_and_its_request_judged_again(tmp_path, commit):
+    mailbox, one = FileMailbox(tmp_path, commit=commit), request(1)
+    mailbox.put(one)
+    judged(mailbox, one)
+    path = tmp_path / "done" / f"{one.request_id}.json"
+    inner = path / "file" if commit == "directory" else path
+    inner.write_bytes(inner.read_bytes()[:-1])
+    assert mailbox.results([one.request_id]) == {}
+    assert (mailbox.counts().new, mailbox.counts().dead) == (1, 1)
+    again = judged(mailbox, one)
+    assert mailbox.results([one.request_id]) == {one.request_id: again}
+
+
+def test_a_kill_between_quarantine_and_queueing_again_loses_nothing(tmp_path):
+    mailbox, one = FileMailbox(tmp_path), request(1)
+    mailbox.put(one)
+    judged(mailbox, one)
+    (tmp_path / "done" / f"{one.request_id}.json").unlink()
+    assert mailbox.results([one.request_id]) == {}
+    assert mailbox.counts().new == 1
+
+
+def test_another_version_is_refused_with_the_way_out(tmp_path):
+    FileMailbox(tmp_path)
+    path = tmp_path / "FORMAT"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 7}))
+    with pytest.raises(UsageError, match="version 7") as error:
+        FileMailbox(tmp_path)
+    assert "version 1" in str(error.value)
+    assert error.value.fix
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": "x", "version": 1}', "null"])
+def test_a_folder_that_is_no_mailbox_is_refused(tmp_path, text):
+    (tmp_path / "FORMAT").write_text(text)
+    with pytest.raises(UsageError, match="not a mailbox"):
+        FileMailbox(tmp_path)
+
+
+def test_all_who_open_a_mailbox_use_what_it_was_made_with(tmp_path):
+    FileMailbox(tmp_path, commit="renameat2", lock="claims")
+    FileMailbox(tmp_path, commit="link", lock="flock")
+    form = json.loads((tmp_path / "FORMAT").read_text())
+    assert (form["commit"], form["lock"]) == ("renameat2", "claims")
+
+
+def test_a_file_in_the_way_is_a_usage_error(tmp_path):
+    (tmp_path / "box").write_text("")
+    with pytest.raises(UsageError):
+        FileMailbox(tmp_path / "box" / "inner")
+
+
+def test_a_mailbox_removed_in_use_is_one_clear_error(tmp_path):
+    mailbox = FileMailbox(tmp_path / "box")
+    shutil.rmtree(tmp_path / "box")
+    for call in (lambda: mailbox.put(request(1)), lambda: mailbox.claim("w", CPU)):
+        with pytest.raises(PikeError, match="mailbox is gone"):
+            call()
+
+
+FULL_DISK = """
+import subprocess, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", sys.argv[1]], check=True)
+from pike_hpc.mailbox import FileMailbox
+from pike_hpc.records import EvalRequest, Task, TryAgainLater
+mailbox = FileMailbox(Path(sys.argv[1]))
+done = 0
+try:
+    for i in range(100):
+        task = Task(suite="s", id="1", name="one", source="x" * 10000)
+        mailbox.put(EvalRequest(task=task, candidate_source=str(i), device_kind="cpu",
+                                image_digest="i"))
+        done += 1
+except TryAgainLater as error:
+    print(error)
+assert 0 < done < 100, done
+assert mailbox.counts().new == done
+assert list((Path(sys.argv[1]) / "tmp").iterdir()) == []
+claims = mailbox.claim("w", frozenset({"cpu"}), 100)
+assert len(claims) == done
+"""
+
+
+def test_a_full_disk_is_try_again_later_and_leaves_nothing_half_done(tmp_path):
+    namespace = ["unshare", "--mount", "--map-root-user"]
+    try:
+        works = subprocess.run(
+            [*namespace, "mount", "-t", "tmpfs", "none", str(tmp_path)],
+            capture_output=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    if works.returncode != 0:
+        pytest.skip("this machine lets nobody mount a small tmpfs in a namespace")
+    package = str(Path(sys.modules["pike_hpc"].__path__[0]).parent)
+    argv = [*namespace, sys.executable, "-c", FULL_DISK, str(tmp_path), package]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no space left for the mailbox" in done.stdout
+    assert "next:" in done.stdout
+    assert TryAgainLater.exit_code == 75
+
+
+def test_names_of_tickets_and_holds_are_read_back():
+    ticket = Ticket(sequence=7, device=slug("NVIDIA H200"), request_id="a" * 32, attempt=2)
+    hold = Hold(ticket=ticket, holder="w~12ab", number=3, judging=True)
+    assert Ticket.parse(ticket.name) == ticket
+    assert Hold.parse(hold.name) == hold
+    for foreign in ("", "x", ticket.name + ".json", hold.name + ".bak", ticket.name.upper()):
+        assert Ticket.parse(foreign) is None
+        assert Hold.parse(foreign) is None
+
+
+def test_two_names_never_share_a_slug():
+    names = ["cpu", "CPU", "a b", "a-b", "a/b", "a\nb", "", "-x", "é", "e", "x" * 60, "x" * 300]
+    slugs = [slug(name) for name in names]
+    assert len(set(slugs)) == len(names)
+    assert all(0 < len(s) <= 80 and "/" not in s and "." not in s for s in slugs)
+
+
+MOUNTS = """\
+21 1 0:20 / / rw,relatime - ext4 /dev/sda rw
+22 21 0:21 / /home rw - nfs4 server:/home rw,vers=4.2
+23 21 0:22 / /scratch rw,flock - lustre mds:/scratch rw,flock
+24 21 0:23 / /old rw - lustre mds:/old rw,localflock
+25 21 0:24 / /with\\040space rw - fuse.sshfs host:/ rw
+26 22 0:25 / /home/me/local rw - xfs /dev/sdb rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me", "claims"),
+        ("/old/x", "claims"),
+        ("/with space/x", "claims"),
+    ],
+)
+def test_on_file_systems_that_may_not_exclude_the_lock_is_the_strict_one(tmp_path, folder, kind):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS)
+    assert choose_lock(Path(folder), "n", mounts) == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("- lustre mds:/s rw,flock", "flock"),
+        ("- lustre mds:/s rw", "claims"),
+        ("- xfs /dev/s rw", "flock"),
+        ("- nfs server:/s rw", "claims"),
+    ],
+)
+def test_flock_is_used_where_it_really_excludes(tmp_path, line, kind):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"21 1 0:20 / / rw {line}\n")
+    assert choose_lock(tmp_path, "n", mounts) == kind
