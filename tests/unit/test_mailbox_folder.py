@@ -46,7 +46,7 @@ def only(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", ["torn", "altered", "empty", "binary", "other", "folder"])
+@pytest.mark.parametrize("damage", ["torn", "altered", "flipped", "empty", "binary", "other", "folder"])
 def test_a_damaged_request_is_moved_aside_with_a_reason_and_can_be_put_again(tmp_path, damage):
     mailbox = FileMailbox(tmp_path)
     mailbox.put(request(1))
@@ -56,6 +56,7 @@ def test_a_damaged_request_is_moved_aside_with_a_reason_and_can_be_put_again(tmp
     damaged = {
         "torn": data[:-10],
         "altered": data.replace(b"# 1", b"# 2"),
+        "flipped": data.replace(b'"timeout_s":900.0', b'"timeout_s":901.0'),
         "empty": b"",
         "binary": bytes(range(256)),
         "other": seal(request(2)),
