@@ -76,7 +76,7 @@ def lane(tmp_path_factory):
         scratch=scratch,
         threads=1,
         memory_mb=2048,
-        scratch_mb=64,
+        scratch_mb=1024,
         processes=64,
     ) as lane:
         yield lane
@@ -262,8 +262,8 @@ HOSTILE = {
             "torch.equal = lambda *a, **k: True\n"
             "time.perf_counter = time.monotonic = lambda: 0.0\n"
             "time.perf_counter_ns = lambda: 0\n"
-            "json.dumps = lambda *a, **k: '{\"status\": \"PASSED\"}'\n"
-            "print('{\"status\": \"PASSED\", \"speedup\": 1e9}', flush=True)",
+            'json.dumps = lambda *a, **k: \'{"status": "PASSED"}\'\n'
+            'print(\'{"status": "PASSED", "speedup": 1e9}\', flush=True)',
         ),
         WRONG,
     ),

@@ -1,0 +1,111 @@
+"""The measure of error: scale-free, blind to nothing that matters."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.evaluate.correctness import (  # noqa: E402
+    CAP,
+    LeafScale,
+    allclose,
+    compare,
+    correlation,
+    limit,
+    rms,
+    signal_of,
+    tier_of,
+)
+from pike_hpc.records import Tier  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def truths():
+    torch.manual_seed(3)
+    return [torch.randn(40, 50, dtype=torch.float64) for _ in range(3)]
+
+
+def test_the_error_is_the_difference_over_the_signal(truths):
+    signal = signal_of(truths)
+    assert signal == pytest.approx(math.sqrt(2), rel=0.05)
+    off = truths[0] + 0.01 * signal
+    found = compare(off, truths[0], signal)
+    assert found.error == pytest.approx(0.01)
+    assert found.spike == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("factor", [1e-20, 1e-3, 1e14])
+def test_scaling_everything_changes_nothing(truths, factor):
+    scaled = [t * factor for t in truths]
+    wrong = truths[0] * 1.001
+    here = compare(wrong, truths[0], signal_of(truths))
+    there = compare(wrong * factor, scaled[0], signal_of(scaled))
+    assert there.error == pytest.approx(here.error, rel=1e-6)
+
+
+def test_trivial_answers_are_far_beyond_every_limit(truths):
+    signal = signal_of(truths)
+    for wrong in (torch.zeros_like(truths[0]), sum(truths) / 3, truths[1]):
+        assert compare(wrong, truths[0], signal).error > 10 * CAP
+
+
+def test_what_is_not_finite_is_infinitely_wrong(truths):
+    for value in (math.nan, math.inf, -math.inf):
+        wrong = truths[0].clone()
+        wrong[3, 4] = value
+        assert compare(wrong, truths[0], 1.0).error == math.inf
+
+
+def test_one_wrong_element_is_a_spike(truths):
+    wrong = torch.zeros(1_000_000, dtype=torch.float64)
+    truth = wrong.clone()
+    wrong[777_777] = 60.0
+    found = compare(wrong, truth, 1.0)
+    assert found.spike == 60.0
+    assert found.error == pytest.approx(0.06)
+
+
+def test_no_signal_asks_for_equality(truths):
+    assert compare(truths[0], truths[0], 0.0).error == 0.0
+    assert compare(truths[0] + 1e-9, truths[0], 0.0).error == math.inf
+
+
+def test_complex_numbers_are_pairs():
+    a = torch.tensor([3 + 4j, 0j])
+    assert rms(a) == pytest.approx(2.5)
+    assert compare(a, a + 1j, 1.0).error == pytest.approx(math.sqrt(0.5))
+
+
+def test_correlation_sees_who_ignores_the_input(truths):
+    assert correlation(truths, truths) == pytest.approx(1.0)
+    assert abs(correlation([truths[0]] * 3, truths)) < 1e-6
+    assert abs(correlation(truths[::-1], truths)) < 0.6
+
+
+def test_limits_have_a_floor_and_a_cap():
+    assert limit(Tier.FP32, 1e-9, 10**6) == 1e-5
+    assert limit(Tier.FP32, 1e-4, 10**6) == pytest.approx(3e-4)
+    assert limit(Tier.FP32, 1e-4, 10) == pytest.approx(1e-3)
+    assert limit(Tier.HALF, 0.5, 10**6) == CAP
+
+
+def test_the_strictest_tier_that_all_leaves_earn():
+    scale = LeafScale(signal=1.0, limits={Tier.FP32: 1e-5, Tier.TF32: 1e-3, Tier.HALF: 1e-2})
+    no_half = LeafScale(signal=1.0, limits={Tier.FP32: 1e-5})
+    assert tier_of([1e-6, 1e-6], [scale, scale]) is Tier.FP32
+    assert tier_of([1e-6, 5e-3], [scale, scale]) is Tier.HALF
+    assert tier_of([1e-6, 5e-2], [scale, scale]) is None
+    assert tier_of([5e-3, 1e-6], [scale, no_half]) is None
+
+
+def test_allclose_compares_shapes_and_refuses_nan():
+    a = torch.ones(4)
+    assert allclose(a, a + 0.01, 1e-2)
+    assert not allclose(a, a + 0.03, 1e-2)
+    assert not allclose(torch.ones(1, 4), a, 1e-2)
+    assert not allclose(a * math.nan, a * math.nan, 1e-2)
+    assert allclose(torch.tensor([1, 2]), torch.tensor([1, 2]), 1e-4)
+    assert not allclose(torch.tensor([1, 2]), torch.tensor([1, 3]), 1e-4)
