@@ -179,6 +179,7 @@ def _plan(run: Run, tape: Tape, gpus: tuple[int, ...] = ()) -> processes.Plan:
 
 def _submit_to_slurm(run: Run, tape: Tape) -> int:
     workers, agents = _plan(run, tape)
+    print(ceiling(run.resolved, len(agents)), file=sys.stderr)
     run.mailbox.reopen()
     for kind, jobs in (("agent", agents), ("worker", workers)):
         parameters = slurm_parameters(run.resolved, kind, f"pike-{kind}")
@@ -188,12 +189,28 @@ def _submit_to_slurm(run: Run, tape: Tape) -> int:
     return 0
 
 
+def ceiling(resolved: Resolved, agents: int) -> str:
+    """The most that a run may use, in one line."""
+    workflow, site = resolved.workflow, resolved.site
+    dollars = f"${workflow.budget.max_usd:.2f}" if workflow.asks_models else "$0.00"
+    if site.scheduler == "local":
+        minutes = workflow.budget.wall_minutes
+        return f"ceiling: {f'{minutes:g} minutes' if minutes else 'no time limit'}, {dollars}"
+    hours = workflow.workers.count * site.worker_job.walltime_minutes / 60
+    agent_hours = agents * site.agent.walltime_minutes / 60
+    return (
+        f"ceiling: {hours:g} node-hours for {workflow.workers.count} workers, {agent_hours:g} job-"
+        f"hours of {site.agent.cpus} CPUs for {agents} agents, {dollars} for models"
+    )
+
+
 def _print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int:
     ids = [task.id for task in tasks]
     workers, agents = plan_jobs(
         resolved, folder, ids, python=sys.executable, lib=folder / "code" / "lib"
     )
     print(f"# run folder: {folder}\n# tasks: {', '.join(t.key for t in tasks)}")
+    print(f"# {ceiling(resolved, len(agents))}")
     for kind, jobs in (("worker", workers), ("agent", agents)):
         slurm = resolved.site.scheduler == "slurm"
         parameters = slurm_parameters(resolved, kind, f"pike-{kind}") if slurm else None

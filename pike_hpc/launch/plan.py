@@ -72,6 +72,7 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         "cpus_per_task": shape.cpus,
         "qos": shape.qos,
         "constraint": shape.constraint,
+        "partition": shape.partition,
         "account": site.account,
         "setup": list(site.setup) or None,
         "signal_delay_s": _CHECKPOINT_S,
@@ -80,7 +81,6 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
     extra: Mapping[str, Any] = {}
     if kind == "worker":
         extra = site.worker_job.extra
-        parameters["partition"] = site.worker_job.partition
         if site.worker_job.gres:
             parameters["gres"] = site.worker_job.gres
         elif site.worker_job.gpus:

@@ -1,0 +1,133 @@
+"""A user's mistake: one message with what, where, valid and next; the contract's exit code."""
+
+import json
+
+import pytest
+
+from pike_hpc.cli import main
+from pike_hpc.cli.main import COMMANDS
+
+QUICK = """
+schema_version: 1
+name: quick
+tasks: {suite: level3-pike, ids: "4"}
+search: {strategy: rules}
+"""
+
+
+@pytest.fixture
+def workflow(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the shell's folder, not our code
+    path = tmp_path / "w.yaml"
+    path.write_text(QUICK)
+    return path
+
+
+def run(capsys, *arguments):
+    try:
+        code = main([str(a) for a in arguments])
+    except SystemExit as leaving:
+        code = leaving.code
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    return code, said.out, said.err
+
+
+def test_the_commands_are_those_of_the_contract():
+    assert set(COMMANDS) == {
+        *("submit", "resume", "cancel", "status", "report", "evaluate", "tasks", "agent"),
+        *("worker", "archive", "doctor", "config"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["submit", "--workflow", "nope.yaml"], ["nope.yaml", "No such file"]),
+        (["submit", "--workflow", "w.yaml", "--site", "lokal"], ["'lokal'", "did you mean"]),
+        (["submit", "--workflow", "w.yaml", "--set", "budget.wal=1"], ["wal", "wall_minutes"]),
+        (["submit", "--workflow", "w.yaml", "--set", "search.seed=1:30"], ["base 60"]),
+        (["submit", "--workflow", "w.yaml", "--set", "evaluate.devices=[cuda]"], ["nvidia-smi"]),
+        (["submit", "--workflow", "w.yaml", "--set", 'tasks.ids="99"'], ["'99'", "1, 4, 8"]),
+        (["evaluate", "level3-pike/99", "w.yaml"], ["'99'", "1, 4, 8"]),
+        (["evaluate", "level3-pik/4", "w.yaml"], ["level3-pike"]),
+        (["evaluate", "level3-pike/4", "nope.py"], ["nope.py", "ModelNew"]),
+        (["evaluate", "level3-pike/4", "w.yaml", "--shape", "batch=0"], ["batch_size=2"]),
+        (["status", "."], ["run.yaml", "submit"]),
+        (["resume", "."], ["run.yaml", "submit"]),
+        (["report", "nothing"], ["nothing"]),
+        (["archive", "rebuild", "."], ["journal"]),
+        (["tasks", "show"], ["SUITE/ID"]),
+        (["config", "show", "--workflow", "w.yaml", "--site", "x.yaml"], ["x.yaml"]),
+        (["frobnicate"], ["frobnicate", "submit"]),
+    ],
+)
+def test_wrong_usage_is_two_and_says_what_to_do(capsys, workflow, arguments, words):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == "", "stdout is data"
+    for word in words:
+        assert word in err
+
+
+def test_an_unset_key_stops_before_anything_is_made(capsys, workflow, monkeypatch):
+    monkeypatch.delenv("PIKE_TEST_KEY", raising=False)
+    workflow.write_text(
+        QUICK.replace("rules", "default")
+        + "budget: {max_usd: 1}\n"
+        + "models: {optimise: {provider: openai, model: gemini-2.5-pro, key_env: PIKE_TEST_KEY}}\n"
+    )
+    code, _, err = run(capsys, "submit", "--workflow", workflow, "--run", "made")
+    assert code == 2
+    assert "PIKE_TEST_KEY is not set" in err
+    assert not (workflow.parent / "made").exists()
+
+
+def test_an_unreadable_archive_names_the_way_back(capsys, tmp_path):
+    junk = tmp_path / "archive.h5"
+    junk.write_bytes(b"not HDF5")
+    code, _, err = run(capsys, "report", junk)
+    assert code == 2
+    assert "archive rebuild" in err
+
+
+def test_a_run_of_another_version_names_it(capsys, tmp_path):
+    (tmp_path / "run.yaml").write_text("run_version: 99\nworkflow: {}\n")
+    code, _, err = run(capsys, "status", tmp_path)
+    assert code == 2
+    assert "99" in err
+
+
+def test_dry_run_prints_the_ceiling_and_makes_nothing(capsys, workflow):
+    code, out, _ = run(capsys, "submit", "--workflow", workflow, "--dry-run", "--run", "made")
+    assert code == 0
+    assert "ceiling: no time limit, $0.00" in out
+    assert "pike_hpc worker" in out
+    assert "pike_hpc agent" in out
+    assert not (workflow.parent / "made").exists()
+
+
+def test_tasks_list_and_show_speak_the_contracts_json(capsys):
+    code, out, _ = run(capsys, "tasks", "list", "level3-pike", "--json")
+    listed = json.loads(out)
+    assert (code, listed["schema_version"]) == (0, 1)
+    row = next(t for t in listed["tasks"] if t["id"] == "4")
+    assert row["task"] == "level3-pike/4"
+    assert row["admitted"] is None
+    code, out, _ = run(capsys, "tasks", "show", "level3-pike/4", "--json")
+    assert code == 0
+    assert "class Model" in json.loads(out)["source"]
+
+
+def test_simulate_marks_everything(capsys, workflow):
+    code, out, err = run(capsys, "submit", "--workflow", workflow, "--simulate", "--run", "sim")
+    assert code in (0, 3)
+    assert "SIMULATED" in out
+    assert "SIMULATED" in err
+    code, out, _ = run(capsys, "report", "sim", "--json")
+    report = json.loads(out)
+    assert all(group["fp32"] is None for group in [report["geomean"]] if group) or report["tasks"]
+    page = (workflow.parent / "sim" / "report.html").read_text()
+    assert "SIMULATED" in page
+    code, out, _ = run(capsys, "status", "sim", "--json")
+    assert json.loads(out)["state"] == "done"
