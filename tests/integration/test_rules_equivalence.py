@@ -34,7 +34,7 @@ SMALL = {
     "43": {"batch_size": 2, "seq_len": 24},
 }
 EXACT, HALF = 1e-4, 0.05
-"""Relative errors: of another order of summation, and of 16 bits (task 20 amplifies them)."""
+"""Relative errors: of another order of summation, and of 16 bits."""
 
 MODULE_NUMBERS = itertools.count()
 
@@ -79,14 +79,13 @@ def compositions():
         source = effective_source(small_task(task_id))
         for rules in sorted(plain):
             made = rewrite(source, rules, toolchain=FULL, device_kind="cpu")
-            if isinstance(made, Rewritten):
+            # 16 bits are not equivalent on task 20, a deep network with random weights.
+            if isinstance(made, Rewritten) and not ("half_body" in rules and task_id == "20"):
                 yield pytest.param(task_id, made.source, rules, id=f"{task_id}-{'+'.join(rules)}")
 
 
 @pytest.mark.parametrize(("task_id", "source", "rules"), list(compositions()))
 def test_a_candidate_computes_what_the_reference_does(task_id, source, rules):
-    if "half_body" in rules and task_id == "20":
-        pytest.skip("half precision is not equivalent on this deep random network")
     loaded = build(small_task(task_id))
     reference = reference_in(loaded, seed=1)
     candidate = model_new(source, loaded.init_inputs())

@@ -138,6 +138,11 @@ def test_graphs_need_a_gpu_and_their_output_is_copied():
     assert ".clone()" not in source_of(SOURCES["4"], "compile_max_autotune")
 
 
+def test_graphs_stay_away_from_state_that_is_kept_between_calls():
+    for mode in ("compile_reduce_overhead", "compile_max_autotune"):
+        assert "self.hidden is kept" in reason_of(SOURCES["33"], mode, device="nvidia-h200")
+
+
 def test_half_takes_the_precision_that_the_device_multiplies():
     assert "torch.float16" in source_of(SOURCES["4"], "half_body", device="nvidia-h200")
     assert "torch.bfloat16" in source_of(SOURCES["4"], "half_body")

@@ -14,6 +14,7 @@ from pike_hpc.proposers.rules.reference import (
     BATCH_NORMS,
     CONVOLUTIONS,
     argument,
+    classes,
     kind,
     kinds_used,
     returns_one_value,
@@ -163,6 +164,17 @@ def _plain_tensor(source: str) -> str | None:
     return None
 
 
+def _state(source: str) -> str | None:
+    """The name of an attribute that a forward assigns."""
+    for view in classes(source):
+        for node in ast.walk(view.forward) if view.forward else ():
+            if isinstance(node, ast.Assign):
+                names = [name for target in node.targets if (name := self_attribute(target))]
+                if names:
+                    return names[0]
+    return None
+
+
 def _compiling(mode: str | None) -> Callable[[Draft, Setting], Draft | str]:
     """A rule's apply for one mode of torch.compile; every named mode replays graphs on a GPU."""
     call = "torch.compile({x})" if mode is None else f'torch.compile({{x}}, mode="{mode}")'
@@ -177,6 +189,8 @@ def _compiling(mode: str | None) -> Callable[[Draft, Setting], Draft | str]:
             return "it replays CUDA graphs: on a CPU this mode is the default one"
         if graphs and not returns_one_value(draft.source):
             return "the reference returns several values, which the next replay would overwrite"
+        if graphs and (name := _state(draft.source)) is not None:
+            return f"self.{name} is kept between calls, which the next replay would overwrite"
         return draft.plus(imports=("import torch",), compile_call=call, own_output=not graphs)
 
     return apply
@@ -227,7 +241,7 @@ COMPILE_MODES = (
     Rule(
         name="compile_reduce_overhead",
         summary="torch.compile, replayed as CUDA graphs",
-        precondition="a GPU, one output, a C++ compiler and Python's headers",
+        precondition="as compile_max_autotune, and a GPU",
         apply=_compiling("reduce-overhead"),
         stock=True,
         needs_compiler=True,
@@ -235,7 +249,7 @@ COMPILE_MODES = (
     Rule(
         name="compile_max_autotune",
         summary="torch.compile with kernels chosen by measuring",
-        precondition="one output, a C++ compiler and Python's headers",
+        precondition="one output, no state kept between calls, a C++ compiler and Python's headers",
         apply=_compiling("max-autotune"),
         stock=True,
         needs_compiler=True,
