@@ -17,6 +17,7 @@ import torch
 
 from pike_hpc.evaluate.correctness import compare
 from pike_hpc.evaluate.judge_link import RunnerLink, bytes_of, views
+from pike_hpc.evaluate.judge_neighbours import Neighbours
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import (
@@ -29,6 +30,8 @@ from pike_hpc.evaluate.statistics import (
 )
 
 NULL_WINDOWS = 20
+SLOW_MS = 50.0
+"""From here on one call tells the latency well enough to plan by."""
 POOL_BYTES = 1 << 30
 """Inputs and both sides' outputs of one block stay below this, at the price of fewer windows."""
 
@@ -87,14 +90,15 @@ class Stopwatch:
         self._fresh, self._tolerance, self._slots = fresh_input, tolerance, slots
         self._busy_s = self._idle_s = 0.0
 
-    def measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, bool]:
-        """The estimate, and whether the candidate was let go early.
+    def measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, tuple[str, ...]]:
+        """The estimate, and tags: `early_stop`, `noisy`.
 
         Raises:
             WrongAnswer, Busy: the candidate's own doing.
-            RunnerFailed: of either runner; `.link` tells whose.
+            RunnerFailed: of either runner; `.runner` tells whose.
         """
         start = time.monotonic()
+        neighbours = Neighbours((self._reference.link, self._candidate.link))
         first = self._room(1)
         latency = max(self._pilot(side, first) for side in (self._reference, self._candidate))
         count = self._affordable(windows_per_half(latency))
@@ -107,7 +111,8 @@ class Stopwatch:
             decision = decide(found, len(blocks), time.monotonic() - start, rule)
             if decision.stop:
                 self._refuse_busy(True)
-                return found, decision.early
+                tags = {"early_stop": decision.early, "noisy": neighbours.noisy()}
+                return found, tuple(tag for tag, holds in tags.items() if holds)
 
     def _room(self, count: int) -> list[torch.Tensor]:
         """`count` fresh inputs, and room for as many outputs of each side."""
@@ -123,12 +128,13 @@ class Stopwatch:
         return max(1, min(windows, POOL_BYTES // (sizes[0] + 2 * sizes[1])))
 
     def _pilot(self, side: Side, inputs: list[torch.Tensor]) -> float:
-        """Latency of the best of three calls, so that the windows of a block can be counted."""
-        return min(side.run(inputs, 1)[0] for _ in range(3))
+        """Latency of one side, so that the windows of a block can be counted."""
+        first = side.run(inputs, 1)[0]
+        return first if first > SLOW_MS else min(side.run(inputs, 1)[0] for _ in range(3))
 
     def _null(self, inputs: torch.Tensor, latency: float) -> float:
         """The protocol's own constant: input written, doorbell, output copied, no model."""
-        count = NULL_WINDOWS if latency < 50.0 else 3
+        count = NULL_WINDOWS if latency < SLOW_MS else 3
         into = bytes_of(self._reference.answers[0])
         link = self._reference.link
         return median(link.window(Op.NULL, bytes_of(inputs), into) for _ in range(count))

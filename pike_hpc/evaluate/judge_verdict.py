@@ -200,14 +200,13 @@ class Examiner:
             self._slots,
         )
         try:
-            found, early = watch.measure(rule, random.Random(secrets.seed("bootstrap")))
+            found, tags = watch.measure(rule, random.Random(secrets.seed("bootstrap")))
         except WrongAnswer:
             raise Verdict(EvalStatus.WRONG_RESULT, "answered wrongly while it was timed") from None
         except Busy:
             raise Verdict(EvalStatus.REJECTED, "worked while it should have been idle") from None
         self._outcome.timing = as_timing(found)
-        if early:
-            self._outcome.tags.append("early_stop")
+        self._outcome.tags.extend(tags)
 
     def change_weights(self) -> None:
         """Give it other weights: its answers must follow. Raises Verdict, RunnerFailed."""

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -186,7 +188,7 @@ def test_an_honest_program_passes(lane, name):
     result = judge(lane, source)
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
     assert result.tier is tier
-    assert set(result.tags) - {"early_stop"} == set(tags)
+    assert set(result.tags) - {"early_stop", "noisy"} == set(tags)
     assert result.timing is not None
     low, high = result.timing.ci95
     assert low <= result.timing.speedup <= high
@@ -485,6 +487,20 @@ def test_a_lost_judge_is_replaced(lane):
     assert lane.evaluate(request, kill_the_judge).status is EvalStatus.JUDGE_ERROR
     assert killed
     assert lane.evaluate(request).status is EvalStatus.PASSED
+
+
+def test_a_busy_machine_is_said(lane):
+    spin = [sys.executable, "-c", "while True: pass"]
+    cores = len(os.sched_getaffinity(0))
+    hogs = [subprocess.Popen(spin) for _ in range(cores)]
+    try:
+        result = judge(lane, TASK_SOURCE)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert result.status is EvalStatus.PASSED, result.message
+    assert "noisy" in result.tags
 
 
 def test_phases_are_told_in_order(lane):
