@@ -54,6 +54,10 @@ def test_overrides_keep_windows_line_ends():
     assert apply_overrides("a = 1\r\nb = (1 +\r\n 2)\r\n", {"b": 5}) == "a = 1\r\nb = (5)\r\n"
 
 
+def test_two_overrides_on_one_line_keep_their_places():
+    assert apply_overrides("a, b = 3, 4\n", {"a": 1000, "b": 7}) == "a, b = 1000, 7\n"
+
+
 def test_every_assignment_of_the_name_is_replaced():
     assert apply_overrides("a = 1\na = 2\n", {"a": 9}) == "a = 9\na = 9\n"
 

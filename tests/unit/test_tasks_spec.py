@@ -136,6 +136,7 @@ def test_a_range_selects_in_the_suites_order_once():
     suite = load_suite("level3-pike")
     chosen = select(suite, parse_range("17, 1-10,8,20"))
     assert [task.id for task in chosen] == ["1", "4", "8", "17", "20"]
+    assert [task.id for task in select(suite, parse_range("4-13"))] == ["4", "8", "13"]
     assert select(suite, parse_range("1-50")) == suite.tasks == select(suite, parse_range("all"))
 
 
