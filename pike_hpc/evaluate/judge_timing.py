@@ -39,6 +39,9 @@ MAX_BUSY, BUSY_SLACK_S = 0.2, 0.05
 """CPU use of an idle candidate: part of the time, plus what clock ticks and OpenMP's own
 spinning after a call add up to."""
 
+MIN_WATCH_S = 0.3
+"""CPU time is counted in ticks of 10 ms: less than this shows nothing."""
+
 UNEQUAL = 1e-3
 """Part of an integer output (such as an argmax) that may differ between two float32 programs."""
 
@@ -102,6 +105,8 @@ class Stopwatch:
         first = self._room(1)
         latency = max(self._pilot(side, first) for side in (self._reference, self._candidate))
         count = self._affordable(windows_per_half(latency))
+        if latency < SLOW_MS:
+            self._block(count, False)  # both sides settle: allocators, thread pools, clocks
         null_ms = self._null(first[0], latency)
         blocks: list[Block] = []
         while True:
@@ -110,7 +115,7 @@ class Stopwatch:
             self._refuse_busy(len(blocks) >= rule.min_blocks)
             decision = decide(found, len(blocks), time.monotonic() - start, rule)
             if decision.stop:
-                self._refuse_busy(True)
+                self._watch(count)
                 tags = {"early_stop": decision.early, "noisy": neighbours.noisy()}
                 return found, tuple(tag for tag, holds in tags.items() if holds)
 
@@ -159,6 +164,13 @@ class Stopwatch:
         self._idle_s += time.monotonic() - start
         self._busy_s += self._candidate.link.cpu_s() - before
         return times
+
+    def _watch(self, count: int) -> None:
+        """See the candidate idle for long enough to tell, and refuse it if it is not."""
+        inputs = self._room(count)
+        while self._idle_s < MIN_WATCH_S:
+            self._alone(inputs, count)
+        self._refuse_busy(True)
 
     def _refuse_busy(self, enough: bool) -> None:
         if enough and self._busy_s > MAX_BUSY * self._idle_s + BUSY_SLACK_S:

@@ -54,8 +54,10 @@ class StopRule:
     budget_s: float
     min_blocks: int = 5
     early_blocks: int = 3
+    early_s: float = 0.5
     early_below: float = 0.8
-    """A candidate whose whole interval lies below this after `early_blocks` is let go."""
+    """A candidate whose whole interval lies below this after `early_blocks` and
+    `early_s` is let go: a short disturbance must not end a good one."""
 
 
 def without_null(latency_ms: float, null_ms: float) -> float:
@@ -107,7 +109,8 @@ class Decision:
 
 def decide(found: Estimate, blocks: int, spent_s: float, rule: StopRule) -> Decision:
     """What to do after a block."""
-    if blocks >= rule.early_blocks and found.ci95[1] < rule.early_below:
+    early = blocks >= rule.early_blocks and spent_s >= rule.early_s
+    if early and found.ci95[1] < rule.early_below:
         return Decision(stop=True, early=True)
     if blocks < rule.min_blocks:
         return Decision(stop=False)

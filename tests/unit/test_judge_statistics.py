@@ -50,8 +50,9 @@ def test_no_blocks_is_an_error():
         (found(1.0, 0.99, 1.01), 5, 0.1, True, False),
         (found(1.0, 0.9, 1.1), 5, 0.1, False, False),
         (found(1.0, 0.9, 1.1), 5, 2.0, True, False),
-        (found(0.5, 0.4, 0.6), 2, 0.1, False, False),
-        (found(0.5, 0.4, 0.6), 3, 0.1, True, True),
+        (found(0.5, 0.4, 0.6), 2, 0.9, False, False),
+        (found(0.5, 0.4, 0.6), 3, 0.9, True, True),
+        (found(0.5, 0.4, 0.6), 3, 0.1, False, False),
         (found(0.9, 0.85, 0.95), 3, 0.1, False, False),
     ],
 )
