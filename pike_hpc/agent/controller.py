@@ -120,25 +120,27 @@ class Controller:
     def advance(self, room: int) -> bool:
         """Take the decisions that are ready, with at most `room` new evaluations.
 
-        True if anything was done.
+        A rule that declines takes no room. True if anything was done.
         """
         if self.finished or self.error is not None:
             return False
-        done = self._request_waiting(room)
+        room -= self._request_waiting(room)
+        acted = False
         for action in self.setup.strategy.decide(self.view):
             match action:
                 case ProposeByRule():
-                    if room - done <= 0:
+                    if room <= 0:
                         break
                     self._propose_by_rule(action)
-                    done += max(self._request_waiting(room - done), 1)
+                    room -= self._request_waiting(room)
+                    acted = True
                 case AskModel():
-                    done += self._ask(action)
+                    acted |= self._ask(action)
                 case Finish(reason=reason):
                     if not self.in_flight and not self.asking:
                         self.finish(reason)
-                        done += 1
-        return done > 0
+                        acted = True
+        return acted
 
     def finish(self, reason: str) -> None:
         """End the search of this task for good."""
@@ -240,8 +242,8 @@ class Controller:
             image_digest=setup.image_digest,
         )
 
-    def _ask(self, action: AskModel) -> int:
-        """Reserve and send one query; 0 where its ceiling does not fit what is left."""
+    def _ask(self, action: AskModel) -> bool:
+        """Reserve and send one query; False where its ceiling does not fit what is left."""
         if self._models is None:
             raise PikeError(
                 f"the strategy asked a model for {action.role} and none is configured",
@@ -254,10 +256,10 @@ class Controller:
         if stop is not None:
             if self.view.idle and not self.view.unrequested:
                 self.finish(stop)  # no smaller query will come: nothing else would end this
-            return 0
+            return False
         self._write(prepared.reserved)
         self._asking[prepared.reserved.query_id] = self._models.send(prepared)
-        return 1
+        return True
 
     def _settle(self, query_id: str, future: Future[Answer]) -> None:
         answer = future.result()
