@@ -37,7 +37,7 @@ def main() -> int:
     if not (folder / "bin" / "pip").exists():
         _say(f"making {folder.name} with Python {sys.version.split()[0]}")
         venv.EnvBuilder(with_pip=True, clear=folder.exists()).create(folder)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-qq"]
     pip += ["--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
     if "local" in extras.split(",") and not _install_torch(pip):
         return 1

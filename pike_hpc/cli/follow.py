@@ -35,7 +35,7 @@ class Follower:
             news, self._seen[task.key] = events[self._seen[task.key] :], len(events)
             for stamped in news:
                 if isinstance(stamped.event, Evaluated):
-                    self._say(_verdict(task, events, stamped.event.result))
+                    self._say(_verdict(task, events, stamped.event.result) + self._left(journals))
         if self._live:
             sys.stderr.write(_CLEAR_LINE + self._standing(journals))
             sys.stderr.flush()
@@ -61,12 +61,14 @@ class Follower:
         waiting = sum(len(v.unjudged) for v in views.values())
         done = sum(v.finished is not None for v in views.values())
         parts = [f"{judged} judged", f"{waiting} in flight", f"{done}/{len(views)} tasks done"]
+        standing = " · ".join(parts) + self._left(journals)
+        return f"  [{_clock(time.monotonic() - self._began)}] {standing}"
+
+    def _left(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
         wall_s = self._run.resolved.workflow.budget.wall_minutes * 60
-        if wall_s:
-            used = active_seconds(journals.values())
-            left = max(wall_s - max(used, 0.0), 0.0)
-            parts.append(f"{_clock(left)} left")
-        return f"  [{_clock(time.monotonic() - self._began)}] " + " · ".join(parts)
+        if not wall_s:
+            return ""
+        return f" · {_clock(max(wall_s - active_seconds(journals.values()), 0.0))} left"
 
     def _say(self, line: str) -> None:
         clear = _CLEAR_LINE if self._live else ""
@@ -96,7 +98,8 @@ def _verdict(task: Task, events: tuple[Stamped, ...], result: EvalResult) -> str
 
 def _best(view: TaskView) -> str:
     timed = [r.timing.speedup for r in view.results.values() if r.timing is not None]
-    return f", best {max(timed):.2f}x of {len(view.results)}" if timed else ""
+    best = f", best {max(timed):.2f}x" if timed else ""
+    return f" · {len(view.results)} judged{best}"
 
 
 def _clock(seconds: float) -> str:

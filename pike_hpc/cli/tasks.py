@@ -62,11 +62,8 @@ def run(options: argparse.Namespace) -> int:
 def _selected(options: argparse.Namespace) -> tuple[list[Task], list[tuple[Path, str]]]:
     if options.task and ("/" in options.task and not Path(options.task).is_dir()):
         return [task_from(options)], []
-    names = [options.task] if options.task else [str(options.tasks_root or "")]
-    loaded = [
-        load_suite(name, tasks_root=options.tasks_root)
-        for name in (names if names[0] else suites())
-    ]
+    names = (options.task,) if options.task else suites(options.tasks_root)
+    loaded = [load_suite(name, tasks_root=options.tasks_root) for name in names]
     tasks = [task for suite in loaded for task in suite.tasks]
     return tasks, [refusal for suite in loaded for refusal in suite.refused]
 
