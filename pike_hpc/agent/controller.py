@@ -124,8 +124,8 @@ class Controller:
         """
         if self.finished or self.error is not None:
             return False
-        room -= self._request_waiting(room)
-        acted = False
+        put = self._request_waiting(room)
+        room, acted = room - put, put > 0
         for action in self.setup.strategy.decide(self.view):
             match action:
                 case ProposeByRule():

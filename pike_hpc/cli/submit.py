@@ -172,6 +172,7 @@ def _plan(run: Run, tape: Tape, gpus: tuple[int, ...] = ()) -> processes.Plan:
         ids,
         python=sys.executable,
         lib=lib,
+        python_path=env.environ().get("PYTHONPATH", ""),
         gpus=gpus,
         arguments=tape.arguments,
     )

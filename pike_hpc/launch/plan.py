@@ -20,6 +20,7 @@ def plan_jobs(
     *,
     python: str,
     lib: Path,
+    python_path: str = "",
     gpus: Sequence[int] = (),
     arguments: Sequence[str] = (),
 ) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
@@ -31,12 +32,14 @@ def plan_jobs(
         task_ids: ids of the run's tasks.
         python: the interpreter of the jobs.
         lib: the folder with the run's own code.
+        python_path: the submitter's PYTHONPATH, kept behind it.
         gpus: indices of this machine's GPUs to share among local workers.
         arguments: added to every command line.
     """
     # -P: the folder a job starts in, often a clone, must not shadow the run's own code.
     start = (python, "-P", "-m", "pike_hpc")
-    env = {"PYTHONPATH": str(lib), "PYTHONUNBUFFERED": "1"}
+    path = f"{lib}:{python_path}" if python_path else str(lib)
+    env = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     keys = tuple(sorted({m.key_env for m in resolved.workflow.models.values() if m.key_env}))
     local = resolved.site.scheduler == "local"
     workers = tuple(
