@@ -59,10 +59,15 @@ def admit(truth: Truth, task_digest: str) -> Yardstick:
     signals = [scale([w[i] for w in wide]) for i in range(len(truth.frame.output_slots))]
     noise = _noise(wide, narrow, signals, floats)
     halves = _half_noise(truth, seeds, wide, signals, floats) if cheap else {}
+    tf32 = _tf32_noise(truth, seeds, wide, signals, floats)
     tiers = [t for t in Tier if truth.precision == "float64" or t is not Tier.FP32]
     limits: list[Mapping[Tier, float]] = []
     for i, slot in enumerate(truth.frame.output_slots):
-        own = {Tier.FP32: noise[i], Tier.TF32: noise[i], Tier.HALF: halves.get(i, 0.0)}
+        own = {
+            Tier.FP32: noise[i],
+            Tier.TF32: max(noise[i], tf32.get(i, 0.0)),
+            Tier.HALF: max(tf32.get(i, 0.0), halves.get(i, 0.0)),
+        }
         limits.append({t: limit(t, own[t], slot.count) for t in tiers} if i in floats else {})
     mutants = _mutants(wide, signals, floats)
     weakest = min(mutants.values(), default=math.inf)
@@ -146,6 +151,26 @@ def _half_noise(
             answers = truth.answers32(seeds[0])
     except RuntimeError:
         return {}
+    return {i: compare(answers[i], wide[0][i], signals[i]).error for i in floats}
+
+
+def _tf32_noise(
+    truth: Truth,
+    seeds: Sequence[int],
+    wide: Sequence[Sequence[torch.Tensor]],
+    signals: Sequence[float],
+    floats: Sequence[int],
+) -> dict[int, float]:
+    """E of the reference with TF32 in convolutions and matrix products; CUDA alone has it."""
+    if truth.device.type != "cuda":
+        return {}
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, True
+    try:
+        with torch.backends.cudnn.flags(allow_tf32=True):
+            answers = truth.answers32(seeds[0])
+    finally:
+        matmul.allow_tf32 = before
     return {i: compare(answers[i], wide[0][i], signals[i]).error for i in floats}
 
 

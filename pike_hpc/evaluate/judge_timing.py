@@ -39,6 +39,10 @@ MAX_BUSY, BUSY_SLACK_S = 0.2, 0.05
 """CPU use of an idle candidate: part of the time, plus what clock ticks and OpenMP's own
 spinning after a call add up to."""
 
+SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
+"""How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
+before anything is timed, and how often one looks."""
+
 MIN_WATCH_S = 0.3
 """CPU time is counted in ticks of 10 ms: less than this shows nothing."""
 
@@ -100,6 +104,7 @@ class Stopwatch:
             WrongAnswer, Busy: the candidate's own doing.
             RunnerFailed: of either runner; `.runner` tells whose.
         """
+        self._let_settle()
         start = time.monotonic()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
         first = self._room(1)
@@ -118,6 +123,19 @@ class Stopwatch:
                 self._watch(count)
                 tags = {"early_stop": decision.early, "noisy": neighbours.noisy()}
                 return found, tuple(tag for tag, holds in tags.items() if holds)
+
+    def _let_settle(self) -> None:
+        """Wait until the candidate's processes rest. Raises Busy if they never do."""
+        end = time.monotonic() + SETTLE_S
+        before = self._candidate.link.cpu_s()
+        while True:
+            time.sleep(SETTLE_STEP_S)
+            now = self._candidate.link.cpu_s()
+            if now - before <= MAX_BUSY * SETTLE_STEP_S:
+                return
+            if time.monotonic() > end:
+                raise Busy
+            before = now
 
     def _room(self, count: int) -> list[torch.Tensor]:
         """`count` fresh inputs, and room for as many outputs of each side."""

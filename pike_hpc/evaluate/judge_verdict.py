@@ -60,6 +60,10 @@ class Verdict(Exception):
         self.status, self.message = status, message
 
 
+AS_GOOD = 3.0
+"""k of the tiers' limits: within this factor two errors are of the same precision."""
+
+
 class NeedSeed(Exception):
     """The candidate has no place for the weights: judge it with plain seeded ones."""
 
@@ -301,6 +305,14 @@ class Examiner:
             raise Verdict(EvalStatus.WRONG_RESULT, "its output holds values that are not finite")
         if not self._whole_numbers_agree(answers):
             raise Verdict(EvalStatus.WRONG_RESULT, "an integer output differs from the reference's")
+        shipped = max(self._exam.reference_errors, default=0.0)
+        if tier is None and limit < worst <= AS_GOOD * shipped:
+            raise Verdict(
+                EvalStatus.JUDGE_ERROR,
+                f"error {worst:.1e} of the signal is that of the reference itself under torch's "
+                f"own flags ({shipped:.1e}): at this precision the task tells nothing; only "
+                f"programs within {limit:.1e} can be judged",
+            )
         if tier is None:
             raise Verdict(
                 EvalStatus.WRONG_RESULT,
