@@ -79,10 +79,10 @@ def run_agent(
             return _leave(active, "stopped; the same command continues", left)
         left_s = options.wall_s - elapsed if options.wall_s else math.inf
         closing = left_s < _expected_s(controllers)
-        busy = False
+        # All collect before any advances: else whoever hears first takes its own room again.
+        busy = any([c.collect() for c in active])
         for controller in _by_turn(active):
             try:
-                busy |= controller.collect()
                 if closing:
                     busy |= _close_at_wall(controller, left_s)
                 else:

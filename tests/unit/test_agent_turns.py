@@ -1,0 +1,83 @@
+"""Several tasks share the room for evaluations: each gets its turn before any gets a second."""
+
+from pathlib import Path
+
+from pike_hpc.agent import AgentOptions, Controller, TaskSetup, run_agent
+from pike_hpc.journal import TaskJournal, task_slug
+from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.proposers.rules import Toolchain
+from pike_hpc.records import Tier
+from pike_hpc.search import Limits, make_strategy
+from pike_hpc.tasks import find_task
+from pike_hpc.worker import SimulatedJudge
+
+PORTFOLIO = (("identity",), ("compile_default",), ("channels_last", "compile_default"))
+
+
+def controller(run_dir: Path, task_id: str, mailbox: MemoryMailbox) -> Controller:
+    task = find_task(f"level3-pike/{task_id}")
+    limits = Limits(evaluations=3)
+    setup = TaskSetup(
+        task=task,
+        device_kind="cpu",
+        image_digest="test",
+        tiers=tuple(Tier),
+        min_isolation="L1",
+        timeout_s=60,
+        strategy=make_strategy(
+            "rules", options={}, seed=0, limits=limits, portfolio=PORTFOLIO, has_model=False
+        ),
+        limits=limits,
+        toolchain=Toolchain(compiler="g++", python_headers=True),
+    )
+    slug = task_slug(task.key)
+    journal = TaskJournal.open(run_dir, slug, writer="t", seed=0, clock=lambda: 0.0)
+    return Controller(setup, journal, mailbox, None)
+
+
+def test_no_task_gets_a_second_turn_before_all_had_one(tmp_path):
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=1)
+    controllers = [controller(tmp_path, task_id, mailbox) for task_id in ("4", "8", "13", "17")]
+    order = []
+
+    def judge_one(_seconds):
+        for claim in mailbox.claim("w", frozenset(["cpu"]), limit=1):
+            order.append(claim.request.task.id)
+            mailbox.judging(claim)
+            mailbox.commit(claim, judge.evaluate(claim.request, lambda _: None))
+
+    outcome = run_agent(
+        controllers,
+        AgentOptions(in_flight=1),
+        clock=lambda: 0.0,
+        sleep=judge_one,
+        stopping=lambda: False,
+    )
+    for one in controllers:
+        one.close()
+    assert outcome.finished
+    assert order[:4] == ["4", "8", "13", "17"]
+    assert order[4:8] == ["4", "8", "13", "17"]
+
+
+def test_at_the_wall_every_task_is_finished_and_nothing_begins(tmp_path):
+    mailbox = MemoryMailbox()
+    controllers = [controller(tmp_path, task_id, mailbox) for task_id in ("4", "8")]
+    now = [0.0]
+
+    def pass_time(_seconds):
+        now[0] += 5.0
+
+    outcome = run_agent(
+        controllers,
+        AgentOptions(in_flight=2, wall_s=60.0),
+        clock=lambda: now[0],
+        sleep=pass_time,
+        stopping=lambda: False,
+    )
+    for one in controllers:
+        one.close()
+    assert outcome.finished
+    assert all("wall" in (c.view.finished or "") for c in controllers)
+    assert mailbox.counts().new == 2, "no worker ever came"
+    assert now[0] <= 60 + 15
