@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -72,7 +73,12 @@ def command(*arguments):
 
 def pike(folder, *arguments, timeout=300):
     return subprocess.run(
-        command(*arguments), cwd=folder, capture_output=True, text=True, timeout=timeout
+        command(*arguments),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
 
 
@@ -98,15 +104,14 @@ def wait_until(condition, seconds=120):
 def processes_of(run):
     """Every process whose command line names the run folder."""
     found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                with open(f"/proc/{entry}/cmdline", "rb") as file:
-                    words = file.read().split(b"\0")
+                words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
             if str(run).encode() in words and b"pike_hpc" in words:
-                found.append((int(entry), b" ".join(words).decode()))
+                found.append((int(entry.name), b" ".join(words).decode()))
     return found
 
 
@@ -132,7 +137,7 @@ def test_it_ends_with_a_table_and_the_paths(place):
 
 
 def test_a_second_submit_starts_nothing_and_says_so(place):
-    folder, first = place
+    folder, _ = place
     before = len((folder / "whole" / "slurm" / "jobs.jsonl").read_text().splitlines())
     again = pike(folder, "submit", "--workflow", "workflow.yaml", "--run", "whole")
     assert again.returncode == 0

@@ -15,6 +15,7 @@ from pike_hpc.records import (
     ResultKey,
     Tier,
     Timing,
+    Usage,
     digest,
     from_json,
     to_json,
@@ -84,8 +85,6 @@ def _overrides(kind):
     floats = {"max_cost_usd", "latency_s"} & names
     overrides = {name: finite for name in floats}
     if "usage" in names:
-        from pike_hpc.records import Usage
-
         overrides["usage"] = st.builds(Usage, cost_usd=finite)
     if "result" in names:
         overrides["result"] = failed | passed

@@ -46,7 +46,9 @@ def only(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", ["torn", "altered", "flipped", "empty", "binary", "other", "folder"])
+@pytest.mark.parametrize(
+    "damage", ["torn", "altered", "flipped", "empty", "binary", "other", "folder"]
+)
 def test_a_damaged_request_is_moved_aside_with_a_reason_and_can_be_put_again(tmp_path, damage):
     mailbox = FileMailbox(tmp_path)
     mailbox.put(request(1))

@@ -1,0 +1,90 @@
+"""The judge on a real GPU: the same protocol as on the CPU, through host memory."""
+
+import os
+
+import pytest
+
+from pike_hpc.cli.lanes import open_lane
+from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.proposers.rules import probe_toolchain, rewrite
+from pike_hpc.records import EvalRequest, EvalStatus, Tier
+from pike_hpc.tasks import effective_source, find_task
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def device():
+    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if found.torch_device != "cuda":
+        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
+            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
+        pytest.skip(found.why)
+    return found
+
+
+@pytest.fixture(scope="module")
+def judge(device):
+    with open_lane(device, "auto") as lane:
+
+        def evaluate(task_id, source, **asked):
+            request = EvalRequest(
+                task=find_task(f"level3-pike/{task_id}"),
+                candidate_source=source,
+                device_kind=device.kind,
+                image_digest=image_digest(),
+                **{"timeout_s": 120, **asked},
+            )
+            return lane.evaluate(request)
+
+        yield evaluate
+
+
+def by_rules(device, task_id, *rules):
+    task = find_task(f"level3-pike/{task_id}")
+    made = rewrite(
+        effective_source(task), rules, toolchain=probe_toolchain(), device_kind=device.kind
+    )
+    return made.source
+
+
+def test_the_reference_against_itself_is_neither_faster_nor_slower(device, judge):
+    result = judge("4", by_rules(device, "4", "identity"))
+    assert result.status is EvalStatus.PASSED, result
+    assert result.tier is Tier.FP32
+    low, high = result.timing.ci95
+    assert low / 1.1 <= 1 <= high * 1.1
+
+
+def test_graphs_of_a_launch_bound_model_are_faster(device, judge):
+    result = judge("4", by_rules(device, "4", "compile_reduce_overhead"))
+    assert result.status is EvalStatus.PASSED, result
+    assert result.timing.ci95[0] > 1
+
+
+def test_half_precision_is_seen_and_refused_where_fp32_was_asked_for(device, judge):
+    source = by_rules(device, "8", "half_body")
+    loose = judge("8", source)
+    assert loose.status is EvalStatus.PASSED, loose
+    assert loose.tier is not Tier.FP32
+    assert judge("8", source, tiers=(Tier.FP32,)).status is EvalStatus.WRONG_RESULT
+
+
+def test_the_reference_own_precision_is_never_blamed_on_a_candidate(device, judge):
+    result = judge("20", by_rules(device, "20", "identity"))
+    assert result.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR), result
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("return torch.zeros(x.shape[0], 10, device=x.device)", EvalStatus.WRONG_RESULT),
+        ("torch.cuda._sleep(10**13); return super().forward(x)", EvalStatus.TIMEOUT),
+        ("import os; os._exit(0)", EvalStatus.RUNTIME_ERROR),
+    ],
+)
+def test_a_hostile_program_is_a_status(device, judge, body, status):
+    source = by_rules(device, "4", "identity").replace("class ModelNew", "class Honest")
+    source += f"\n\nclass ModelNew(Honest):\n    def forward(self, x):\n        {body}\n"
+    result = judge("4", source, timeout_s=45)
+    assert result.status is status, result
