@@ -8,6 +8,7 @@ import time
 from pike_hpc.agent import active_seconds
 from pike_hpc.analysis import build_report, render_table, write_html
 from pike_hpc.archive import is_current, rebuild
+from pike_hpc.cli.keep import keep
 from pike_hpc.cli.run import Run
 from pike_hpc.config import env
 from pike_hpc.journal import Stamped
@@ -53,6 +54,9 @@ class Follower:
         colour = sys.stdout.isatty() and not env.no_color(env.environ())
         print(render_table(report, width=100, color=colour))
         print(f"\narchive  {archive}\nreport   {page}")
+        kept = keep(self._run)
+        if kept is not None:
+            print(f"kept     {kept}")
         return 0 if all(task.best for task in report.tasks) else 3
 
     def _standing(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
