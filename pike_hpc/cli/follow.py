@@ -26,7 +26,7 @@ class Follower:
         self._seen: dict[str, int] = {t.key: len(run.events(t)) for t in run.tasks}
         environ = env.environ()
         self._live = sys.stderr.isatty() and not env.no_color(environ)
-        self._began = time.monotonic()
+        self._began, self._since = time.monotonic(), time.time()
 
     def show(self) -> None:
         """A line for each new verdict and, on a terminal, one that says how things stand."""
@@ -61,18 +61,37 @@ class Follower:
 
     def _standing(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
         views = {key: replay(s.event for s in events) for key, events in journals.items()}
-        judged = sum(len(v.results) for v in views.values())
-        waiting = sum(len(v.unjudged) for v in views.values())
         done = sum(v.finished is not None for v in views.values())
-        parts = [f"{judged} judged", f"{waiting} in flight", f"{done}/{len(views)} tasks done"]
-        standing = " · ".join(parts) + self._left(journals)
+        best = [_best_speedup(v) for v in views.values() if _best_speedup(v)]
+        parts = [
+            self._at_work(views),
+            f"{sum(len(v.results) for v in views.values())} judged",
+            f"best {max(best):.2f}x" if best else "",
+            f"{done}/{len(views)} tasks done",
+        ]
+        standing = " · ".join(p for p in parts if p) + self._left(journals)
         return f"  [{_clock(time.monotonic() - self._began)}] {standing}"
+
+    def _at_work(self, views: dict[str, TaskView]) -> str:
+        """What the workers are at: the task, and how far its candidate has come."""
+        beats = [seen.beat for seen in self._run.mailbox.workers()]
+        now = [
+            f"{key} {beat.phase}".strip()
+            for beat in beats
+            for key, view in views.items()
+            if beat.request_id in view.unjudged
+        ]
+        return ", ".join(now) or ("waiting" if beats else "starting")
 
     def _left(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
         wall_s = self._run.resolved.workflow.budget.wall_minutes * 60
         if not wall_s:
             return ""
-        return f" · {_clock(max(wall_s - active_seconds(journals.values()), 0.0))} left"
+        used_s = active_seconds(journals.values())
+        last = max((events[-1].time for events in journals.values() if events), default=0.0)
+        if last >= self._since:
+            used_s += max(time.time() - last, 0.0)
+        return f" · {_clock(max(wall_s - used_s, 0.0))} left"
 
     def _say(self, line: str) -> None:
         clear = _CLEAR_LINE if self._live else ""
@@ -101,9 +120,14 @@ def _verdict(task: Task, events: tuple[Stamped, ...], result: EvalResult) -> str
 
 
 def _best(view: TaskView) -> str:
-    timed = [r.timing.speedup for r in view.results.values() if r.timing is not None]
-    best = f", best {max(timed):.2f}x" if timed else ""
+    speedup = _best_speedup(view)
+    best = f", best {speedup:.2f}x" if speedup else ""
     return f" · {len(view.results)} judged{best}"
+
+
+def _best_speedup(view: TaskView) -> float | None:
+    timed = [r.timing.speedup for r in view.results.values() if r.timing is not None]
+    return max(timed, default=None)
 
 
 def _clock(seconds: float) -> str:
