@@ -62,7 +62,7 @@ class Follower:
     def _standing(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
         views = {key: replay(s.event for s in events) for key, events in journals.items()}
         done = sum(v.finished is not None for v in views.values())
-        best = [_best_speedup(v) for v in views.values() if _best_speedup(v)]
+        best = [s for v in views.values() if (s := _best_speedup(v)) is not None]
         parts = [
             self._at_work(views),
             f"{sum(len(v.results) for v in views.values())} judged",
