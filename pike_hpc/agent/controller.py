@@ -252,7 +252,7 @@ class Controller:
             )
         setup = self.setup
         prepared = self._models.prepare(action, self.view, setup.task, setup.device_kind)
-        stop = why_no_query(self.view, setup.limits, prepared.max_cost_usd)
+        stop = why_no_query(self.view, setup.limits, prepared.reserved.max_cost_usd)
         if stop is not None:
             if self.view.idle and not self.view.unrequested:
                 self.finish(stop)  # no smaller query will come: nothing else would end this

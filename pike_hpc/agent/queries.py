@@ -39,7 +39,6 @@ class Prepared:
     reserved: QueryReserved
     request: ModelRequest
     seat: Seat
-    max_cost_usd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +74,20 @@ class Models:
             max_output_tokens=seat.max_output_tokens,
             request_key=f"{task.digest[:12]}/{action.node}",
         )
-        ceiling = seat.model.max_cost_usd(request)
         reserved = QueryReserved(
             query_id=digest(task.digest, action.node, str(attempt))[:32],
             node=action.node,
             role=action.role.value,
             model=seat.model.name,
             prompt_digest=digest(prompt.system, prompt.user),
-            max_cost_usd=ceiling,
+            max_cost_usd=seat.model.max_cost_usd(request),
             parent_ids=tuple(p for p in (action.parent_id, action.failed_id) if p),
             branch=action.branch,
             phase=action.phase,
             round=action.round,
             note=(action.idea or "")[:200],
         )
-        return Prepared(reserved=reserved, request=request, seat=seat, max_cost_usd=ceiling)
+        return Prepared(reserved=reserved, request=request, seat=seat)
 
     def send(self, prepared: Prepared) -> Future[Answer]:
         """Ask in a thread; the future never raises."""
