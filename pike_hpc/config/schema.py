@@ -9,7 +9,6 @@ it returns where each key came from.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import math
 import re
@@ -19,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pike_hpc.config.yaml_source import ListNode, MapNode, Node, ScalarNode
-from pike_hpc.records import UsageError
+from pike_hpc.records import UsageError, did_you_mean
 
 C = TypeVar("C")
 
@@ -91,12 +90,11 @@ def read(cls: type[C], node: MapNode, sources: dict[str, str], prefix: str = "")
 
 def unknown_key(key: str, prefix: str, valid: tuple[str, ...], where: str) -> UsageError:
     """The error for a key that no schema has, naming the nearest that one has."""
-    near = difflib.get_close_matches(key, valid, n=1, cutoff=0.5)
     return UsageError(
         f"unknown key {prefix + key!r}",
         where=where,
         valid=", ".join(valid),
-        fix=f"did you mean {near[0]!r}?" if near else None,
+        fix=did_you_mean(key, valid),
     )
 
 
@@ -216,12 +214,11 @@ def _refuse_clock(node: ScalarNode, path: str) -> None:
 def _choice(text: str, valid: tuple[str, ...], path: str, where: str) -> str:
     if text in valid:
         return text
-    near = difflib.get_close_matches(text, valid, n=1)
     raise UsageError(
         f"{path}: {text!r} is not valid",
         where=where,
         valid=", ".join(valid),
-        fix=f"did you mean {near[0]!r}?" if near else None,
+        fix=did_you_mean(text, valid),
     )
 
 

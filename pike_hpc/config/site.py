@@ -6,7 +6,6 @@ user's own file of the same name, or given as a path to a .yaml file. Accounts a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from pike_hpc.config.schema import AtLeast, Scalar, read
 from pike_hpc.config.versions import check_version
 from pike_hpc.config.workflow import Name
 from pike_hpc.config.yaml_source import MapNode, read_file
-from pike_hpc.records import UsageError
+from pike_hpc.records import UsageError, did_you_mean
 
 Positive = Annotated[int, AtLeast(1)]
 
@@ -135,12 +134,11 @@ def site_node(name: str, *, sites_dir: Path, user_dir: Path | None) -> MapNode:
     own = user_dir / "sites" / f"{name}.yaml" if user_dir else None
     known = site_names(sites_dir, user_dir)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
         raise UsageError(
             f"no site {name!r}",
             where=str(sites_dir),
             valid=", ".join(known) or "none found; PIKE_SITES_DIR names their folder",
-            fix=f"did you mean {near[0]!r}?" if near else "copy site_configs/template.yaml",
+            fix=did_you_mean(name, known) or "copy site_configs/template.yaml",
         )
     nodes = []
     if shipped.is_file():
@@ -172,11 +170,10 @@ def read_site(node: MapNode, sources: dict[str, str]) -> Site:
         )
     for key in site.sources:
         if not any(path == key or path.startswith(f"{key}.") for path in own):
-            near = difflib.get_close_matches(key, own, n=1)
             raise UsageError(
                 f"sources: no key {key!r} in a site",
                 where=own[f"sources.{key}"],
-                fix=f"did you mean {near[0]!r}?" if near else None,
+                fix=did_you_mean(key, own),
             )
     for key, place in own.items():  # the workflow has these two as well
         sources[f"site.{key}" if key in ("schema_version", "name") else key] = place

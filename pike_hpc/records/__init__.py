@@ -1,7 +1,13 @@
 """The nouns and their strict JSON. Standard library only; imports nothing of the project."""
 
 from pike_hpc.records.codec import decode, encode, from_json, to_json
-from pike_hpc.records.errors import CodecError, PikeError, TryAgainLater, UsageError
+from pike_hpc.records.errors import (
+    CodecError,
+    PikeError,
+    TryAgainLater,
+    UsageError,
+    did_you_mean,
+)
 from pike_hpc.records.events import (
     EVENT_TYPES,
     Brainstormed,
@@ -84,6 +90,7 @@ __all__ = [
     "UsageError",
     "Variant",
     "decode",
+    "did_you_mean",
     "digest",
     "encode",
     "from_json",

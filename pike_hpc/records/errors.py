@@ -6,6 +6,9 @@ A failure of a candidate is never an exception: it is an `EvalResult`.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class PikeError(Exception):
     """One clear message for a person. `exit_code` is what the command line returns for it."""
@@ -42,3 +45,9 @@ class TryAgainLater(PikeError):
 
 class CodecError(PikeError):
     """Bytes that are not the record they claim to be."""
+
+
+def did_you_mean(word: str, valid: Iterable[str]) -> str | None:
+    """What `fix` says where a valid word is near to a wrong one; None where none is."""
+    near = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else None

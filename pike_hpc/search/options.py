@@ -7,11 +7,10 @@ unknown name or another type is one clear error with the nearest valid name.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pike_hpc.records import UsageError
+from pike_hpc.records import UsageError, did_you_mean
 
 Options = TypeVar("Options")
 
@@ -41,9 +40,3 @@ def parse_options(kind: type[Options], given: Mapping[str, object], *, strategy:
                 valid=f"a whole number of at least {least}",
             )
     return kind(**given)
-
-
-def did_you_mean(name: str, valid: Iterable[str]) -> str | None:
-    """A hint at the valid name nearest to a wrong one, if one is near."""
-    near = difflib.get_close_matches(name, list(valid), n=1)
-    return f"did you mean {near[0]}?" if near else None

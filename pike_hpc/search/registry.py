@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pike_hpc.records import Tier, UsageError
+from pike_hpc.records import Tier, UsageError, did_you_mean
 from pike_hpc.search.budget import Limits
 from pike_hpc.search.default import make_default
-from pike_hpc.search.options import did_you_mean
 from pike_hpc.search.pike_b import make_pike_b
 from pike_hpc.search.rules import make_rules
 from pike_hpc.search.strategy import Setup, Strategy

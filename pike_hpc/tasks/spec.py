@@ -7,11 +7,10 @@ A suite is shipped with the package (`level3-pike`) or any folder of KernelBench
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
-from pike_hpc.records import Task, UsageError, Variant
+from pike_hpc.records import Task, UsageError, Variant, did_you_mean
 from pike_hpc.tasks.selection import parse_range, select, task_by_id
 from pike_hpc.tasks.source import (
     apply_overrides,
@@ -62,11 +61,10 @@ def load_suite(name: str | Path, *, tasks_root: Path | None = None) -> Suite:
         return read_suite(folders[text], text.rpartition("/")[2])
     if tasks_root is not None and (tasks_root / text).is_dir():
         return _suite_at(tasks_root / text)
-    near = difflib.get_close_matches(text, folders, n=1)
     raise UsageError(
         f"no suite {text!r}" + (f" in {tasks_root}" if tasks_root else ""),
         valid=", ".join(folders) + ("" if tasks_root else ", or a folder of task files"),
-        fix=f"did you mean {near[0]}?" if near else None,
+        fix=did_you_mean(text, folders),
     )
 
 

@@ -307,8 +307,8 @@ def test_samples_are_split_evenly(parents, samples, split):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("pike_c", {}, ("no strategy 'pike_c'", "default, pike_b, rules", "did you mean pike_b?")),
-        ("pike_b", {"branchs": 3}, ("no option 'branchs'", "did you mean branches?")),
+        ("pike_c", {}, ("no strategy 'pike_c'", "default, pike_b, rules", "mean 'pike_b'?")),
+        ("pike_b", {"branchs": 3}, ("no option 'branchs'", "did you mean 'branches'?")),
         ("pike_b", {"branches": 0}, ("0 is not valid", "at least 1")),
         ("default", {"parents": True}, ("True is not valid", "search.options.parents")),
         ("default", {"parents": "4"}, ("'4' is not valid",)),
