@@ -16,8 +16,8 @@ from contextlib import nullcontext, suppress
 
 from pike_hpc.mailbox import Claim, Mailbox, WorkerBeat, alive_here, host_name, start_token
 from pike_hpc.records import TryAgainLater
-from pike_hpc.worker.bench import Bench, Outcome
 from pike_hpc.worker.judge import Judge, judge_error
+from pike_hpc.worker.judge_thread import Judged, JudgeThread
 from pike_hpc.worker.options import WorkerOptions
 from pike_hpc.worker.pace import Backoff, Durations
 from pike_hpc.worker.stop import Stop, stop_on_signals
@@ -65,7 +65,7 @@ class _Worker:
         self._mailbox, self._options, self._stop = mailbox, options, stop
         self._clock, self._wall, self._rng = clock, wall, rng
         self._device_kind = judge.device_kind
-        self._bench = Bench(judge, stop.ring)
+        self._thread = JudgeThread(judge, stop.ring)
         self._durations = Durations(options.expected_s)
         self._polling = Backoff(options.poll_min_s, options.poll_max_s, rng)
         self._failing = Backoff(0.5, 30.0, rng)
@@ -90,7 +90,7 @@ class _Worker:
                     self._busy_at = self._clock()
             _log.info("worker %s leaves: %s", self._options.worker_id, reason)
         finally:
-            self._bench.close(_CLOSE_S)
+            self._thread.close(_CLOSE_S)
         # With a claim left behind the beat stays: by it a janitor sees at once that we are dead.
         if self._exit_code == 0:
             with suppress(TryAgainLater):
@@ -135,15 +135,15 @@ class _Worker:
         began_at = self._clock()
         self._claim = claim
         self._next_beat_at = began_at
-        self._bench.start(claim.request)
-        while (outcome := self._bench.take()) is None:
+        self._thread.start(claim.request)
+        while (judged := self._thread.take()) is None:
             self._tend()
             if self._out_of_time():
                 self._hand_back(claim)
                 return
             self._stop.wait(_TICK_S)
         self._durations.add(self._clock() - began_at)
-        self._deliver(claim, outcome)
+        self._deliver(claim, judged)
         self._claim = None
 
     def _out_of_time(self) -> bool:
@@ -160,15 +160,15 @@ class _Worker:
 
     def _hand_back(self, claim: Claim) -> None:
         """Kill the evaluation and release its request: leaving is no fault of the candidate."""
-        self._bench.close(_CLOSE_S)
+        self._thread.close(_CLOSE_S)
         try:
             self._mailbox.release(claim)
         except TryAgainLater as error:
             _log.warning("%s", error)
             self._exit_code = TryAgainLater.exit_code
 
-    def _deliver(self, claim: Claim, outcome: Outcome) -> None:
-        result = outcome.result
+    def _deliver(self, claim: Claim, judged: Judged) -> None:
+        result = judged.result
         try:
             committed = self._persist(lambda: self._mailbox.commit(claim, result))
         except ValueError as error:
@@ -178,7 +178,7 @@ class _Worker:
             return
         self._judged += 1
         _log.info("%s %s: %s", claim.request.request_id, result.status, result.message)
-        if not outcome.judge_failed:
+        if not judged.judge_failed:
             self._failing.reset()
             return
         # A broken lane must not eat the queue: leave the rest to healthy workers for a while.
@@ -229,7 +229,7 @@ class _Worker:
             counter=self._counter,
             state="draining" if self._stop.reason else busy,
             request_id=self._claim.request.request_id if self._claim else None,
-            phase=self._bench.phase if self._claim else "",
+            phase=self._thread.phase if self._claim else "",
             device_kind=self._device_kind,
             judged=self._judged,
             started_at=self._started_at,

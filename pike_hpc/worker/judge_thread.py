@@ -16,14 +16,14 @@ from pike_hpc.records import EvalRequest, EvalResult
 from pike_hpc.worker.judge import Judge, judge_error
 
 
-class Outcome(NamedTuple):
+class Judged(NamedTuple):
     """A verdict, and whether it stands in for an exception of the judge."""
 
     result: EvalResult
     judge_failed: bool
 
 
-class Bench:
+class JudgeThread:
     """One judge, one evaluation at a time. `ring` is called whenever one has ended."""
 
     def __init__(self, judge: Judge, ring: Callable[[], None]) -> None:
@@ -32,9 +32,9 @@ class Bench:
         self._judge = judge
         self._ring = ring
         self._requests: queue.SimpleQueue[EvalRequest | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Judged] = queue.SimpleQueue()
         # A daemon: a judge that ignores close() must not keep the process alive.
-        self._thread = threading.Thread(target=self._run, name="bench", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
         self._thread.start()
 
     def start(self, request: EvalRequest) -> None:
@@ -42,7 +42,7 @@ class Bench:
         self.phase = "starting"
         self._requests.put(request)
 
-    def take(self) -> Outcome | None:
+    def take(self) -> Judged | None:
         """The outcome once there is one."""
         try:
             return self._outcomes.get_nowait()
@@ -62,16 +62,16 @@ class Bench:
             self._outcomes.put(self._judged(request))
             self._ring()
 
-    def _judged(self, request: EvalRequest) -> Outcome:
+    def _judged(self, request: EvalRequest) -> Judged:
         try:
             result = self._judge.evaluate(request, self._enter)
         except BaseException as error:  # SystemExit too: it would end this thread unseen
             message = f"the judge failed: {type(error).__name__}: {error}"
-            return Outcome(judge_error(request, message, traceback.format_exc()), True)
+            return Judged(judge_error(request, message, traceback.format_exc()), True)
         if result.key != request.key:
             message = f"the judge answered for another request: {result.key}"
-            return Outcome(judge_error(request, message), True)
-        return Outcome(result, False)
+            return Judged(judge_error(request, message), True)
+        return Judged(result, False)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
