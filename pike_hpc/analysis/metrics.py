@@ -93,8 +93,7 @@ def standing(history: TaskHistory) -> Mapping[str, StampedResult]:
     latest: dict[str, StampedResult] = {}
     for verdict in history.verdicts:
         name = verdict.result.candidate_id
-        undecided = verdict.result.status in (EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST)
-        if not undecided or name not in latest:
+        if verdict.result.status.decides or name not in latest:
             latest[name] = verdict
     return latest
 

@@ -16,15 +16,13 @@ from typing import Any
 from pike_hpc.archive.body import to_bytes
 from pike_hpc.archive.read import read
 from pike_hpc.archive.record import QueryOutcome, RunArchive, StampedResult, TaskRecord
-from pike_hpc.records import EvalResult, EvalStatus
+from pike_hpc.records import EvalResult
 
 CANONICAL_VERSION = 1
 """Raised when the same run would give another text."""
 
 UNREPEATABLE_TAGS = frozenset({"early_stop", "inner_time_inconsistent", "nondeterministic"})
 """Tags that a clock or a race between threads gives: the same candidate may not earn them again."""
-
-_UNDECIDED = (EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST)
 
 
 def canonical(path: Path) -> str:
@@ -93,7 +91,7 @@ def _verdicts(task: TaskRecord) -> Iterator[str]:
 
 def _undecided(stamped: StampedResult) -> bool:
     """Sorts verdicts that were asked for again behind those that hold, order kept."""
-    return stamped.result.status in _UNDECIDED
+    return not stamped.result.status.decides
 
 
 def _ideas(task: TaskRecord) -> Iterator[str]:

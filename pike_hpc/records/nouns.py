@@ -76,6 +76,11 @@ class EvalStatus(enum.StrEnum):
 
     Never counted against a candidate."""
 
+    @property
+    def decides(self) -> bool:
+        """Whether it says something about the candidate, and not only about who judged it."""
+        return self not in (EvalStatus.WORKER_LOST, EvalStatus.JUDGE_ERROR)
+
 
 class Role(enum.StrEnum):
     """What a model is asked for; a prompt, a model and a price belong to each."""
