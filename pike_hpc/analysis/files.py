@@ -24,9 +24,6 @@ from pike_hpc.records import PikeError, UsageError
 
 ARCHIVE_NAME = "archive.h5"
 
-_FORMULA = ("=", "+", "-", "@", "\t")
-"""Spreadsheets run cells that begin so; hostile text must not."""
-
 
 def build_report(paths: Sequence[Path]) -> Report:
     """The report over archives: files, or run folders that hold one.
@@ -70,10 +67,7 @@ def _csv(frame: pd.DataFrame) -> str:
 
 
 def _cell(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    text = visible(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return archive.disarmed(visible(value)) if isinstance(value, str) else value
 
 
 def _write(path: Path, text: str) -> None:

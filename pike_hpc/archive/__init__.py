@@ -4,7 +4,7 @@ Imports journal and records. Knows run.yaml as text only, and nothing of figures
 """
 
 from pike_hpc.archive.canonical import canonical, canonical_text
-from pike_hpc.archive.export_csv import export_csv
+from pike_hpc.archive.export_csv import disarmed, export_csv
 from pike_hpc.archive.export_pike import export_pike_layout
 from pike_hpc.archive.read import read
 from pike_hpc.archive.rebuild import is_current, rebuild
@@ -33,6 +33,7 @@ __all__ = [
     "TaskState",
     "canonical",
     "canonical_text",
+    "disarmed",
     "export_csv",
     "export_pike_layout",
     "is_current",

@@ -106,7 +106,9 @@ def _queries(run: RunArchive) -> Iterator[tuple[Cell, ...]]:
 
 def _cell(cell: Cell) -> Cell:
     """Text that every reader takes, and that no spreadsheet runs as a formula."""
-    if not isinstance(cell, str):
-        return cell
-    text = plain(cell).decode()
-    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    return disarmed(plain(cell).decode()) if isinstance(cell, str) else cell
+
+
+def disarmed(text: str) -> str:
+    """The text of a cell so that no spreadsheet runs it as a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
