@@ -63,7 +63,7 @@ def user_config_dir(env: Mapping[str, str]) -> Path:
 
 
 def sites_dir(env: Mapping[str, str]) -> Path:
-    """Folder of the shipped sites: $PIKE_SITES_DIR, else site_configs/ beside the package."""
+    """Folder of the shipped sites: $PIKE_SITES_DIR, else the shipped site_configs/."""
     return Path(env["PIKE_SITES_DIR"]) if env.get("PIKE_SITES_DIR") else shipped_sites_dir()
 
 

@@ -108,8 +108,11 @@ class Site:
 
 
 def shipped_sites_dir() -> Path:
-    """The folder site_configs/ beside the package; PIKE_SITES_DIR names another."""
-    return Path(__file__).resolve().parent.parent.parent / "site_configs"
+    """The folder site_configs/ of a checkout or of the installed package.
+
+    In a checkout the package links to the folder beside it; a wheel holds the files themselves.
+    """
+    return (Path(__file__).parent.parent / "site_configs").resolve()
 
 
 def site_names(sites_dir: Path, user_dir: Path | None) -> tuple[str, ...]:
