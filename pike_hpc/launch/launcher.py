@@ -7,10 +7,13 @@ first and the follower stops the jobs in order.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,8 +52,10 @@ class LocalLauncher:
             gpus_per_node=len(self._gpus),
             visible_gpus=self._gpus,
         )
+        with _deaf_to_ctrl_c():
+            started = [executor.submit(_command(job)) for job in jobs]
         records = tuple(
-            _record(job, executor.submit(_command(job)).job_id, "local") for job in jobs
+            _record(job, one.job_id, "local") for job, one in zip(jobs, started, strict=True)
         )
         append_jobs(self._run_dir, records)
         return records
@@ -102,6 +107,22 @@ def dry_run(run_dir: Path, jobs: Sequence[Job], parameters: Mapping[str, Any] | 
         **rest,
     )
     return text
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes begun meanwhile ignore the terminal's Ctrl-C: their follower stops them in order.
+
+    An ignored signal is inherited; submitit's controller would else die of it with a traceback.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _command(job: Job) -> Callable[[], str]:
