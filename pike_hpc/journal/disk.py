@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from pike_hpc.machine import sync_folder
 from pike_hpc.records import PikeError, TryAgainLater, UsageError
 
 
@@ -72,15 +73,7 @@ class OsDisk:
 
     def sync_folder(self, folder: Path) -> None:
         """As in Disk."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            # Some network file systems have no fsync on folders and make names durable at once.
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
-        finally:
-            os.close(fd)
+        sync_folder(folder)
 
     def replace(self, source: Path, target: Path) -> None:
         """As in Disk."""

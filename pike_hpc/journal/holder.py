@@ -11,12 +11,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from pike_hpc.machine import boot_id, pid_namespace, runs, start_ticks
 from pike_hpc.records import CodecError, from_json, to_json
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PID_NAMESPACE = Path("/proc/self/ns/pid")
-_START_FIELD = 19
-"""Index of starttime among the fields of /proc/PID/stat after the command (proc(5), field 22)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +35,9 @@ class Holder:
 
     def has_ended(self) -> bool:
         """True only with proof: same boot, same PID namespace, and no such process."""
-        if not self.boot_id or self.boot_id != _boot_id() or self.pid_namespace != _pid_namespace():
+        if not self.boot_id or self.boot_id != boot_id() or self.pid_namespace != pid_namespace():
             return False
-        return _start_ticks(self.pid) != self.start_ticks
+        return runs(self.pid, self.start_ticks) is False
 
 
 def this_process(writer: str, since: float) -> Holder:
@@ -51,9 +47,9 @@ def this_process(writer: str, since: float) -> Holder:
         writer=writer,
         host=socket.gethostname(),
         pid=pid,
-        start_ticks=_start_ticks(pid) or 0,
-        boot_id=_boot_id(),
-        pid_namespace=_pid_namespace(),
+        start_ticks=start_ticks(pid) or 0,
+        boot_id=boot_id(),
+        pid_namespace=pid_namespace(),
         since=since,
     )
 
@@ -71,27 +67,3 @@ def read_holder(path: Path) -> Holder | None:
         return from_json(Holder, path.read_bytes())
     except (OSError, CodecError):
         return None
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _pid_namespace() -> str:
-    try:
-        return str(_PID_NAMESPACE.readlink())
-    except OSError:
-        return ""
-
-
-def _start_ticks(pid: int) -> int | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(")")[2].split()
-    # A zombie holds no lock: its descriptors are closed.
-    return None if fields[0] in ("Z", "X") else int(fields[_START_FIELD])

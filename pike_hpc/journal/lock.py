@@ -13,7 +13,6 @@ import contextlib
 import enum
 import fcntl
 import os
-import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +23,8 @@ from filelock import Timeout as LockTimeout
 
 from pike_hpc.journal.disk import explain
 from pike_hpc.journal.holder import Holder, read_holder, this_process, write_holder
+from pike_hpc.machine import mount_of, mount_table
 from pike_hpc.records import TryAgainLater
-
-_MOUNT_TABLE = Path("/proc/self/mountinfo")
 
 
 class LockKind(enum.Enum):
@@ -60,7 +58,7 @@ class WriterLock:
         sidecar = path.with_name(path.name + ".holder")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = _make(path, kind or choose_lock(path.parent, _MOUNT_TABLE.read_text()))
+            lock = _make(path, kind or choose_lock(path.parent, mount_table()))
             _acquire(lock, sidecar, wait_s)
         except LockTimeout:
             raise _held(path, read_holder(sidecar)) from None
@@ -98,32 +96,23 @@ class WriterLock:
         self.release()
 
 
-def choose_lock(folder: Path, mount_table: str) -> LockKind:
+def choose_lock(folder: Path, mounts: str) -> LockKind:
     """FLOCK where it excludes on every node that mounts the folder, as far as can be known.
 
-    mount_table is the text of /proc/self/mountinfo. Raises OSError when folder takes no file.
+    mounts is the text of /proc/self/mountinfo. Raises OSError when folder takes no file.
     """
-    if _is_node_local(folder.resolve(), mount_table) or not _flock_excludes(folder):
+    if _is_node_local(folder.resolve(), mounts) or not _flock_excludes(folder):
         return LockKind.CLAIMS
     return LockKind.FLOCK
 
 
-def _is_node_local(folder: Path, mount_table: str) -> bool:
+def _is_node_local(folder: Path, mounts: str) -> bool:
     """True where the mount answers flock on a shared file system without telling the server."""
-    best, fstype, options = "", "", frozenset[str]()
-    for line in mount_table.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kinds = left.split(), right.split()
-        if len(fields) < 6 or len(kinds) < 3:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        if len(point) >= len(best) and folder.is_relative_to(point):
-            best, fstype = point, kinds[0]
-            options = frozenset(fields[5].split(",") + kinds[2].split(","))
-    if fstype == "lustre":
-        return "flock" not in options
-    if fstype.startswith("nfs"):
-        return bool(options & {"nolock", "local_lock=flock", "local_lock=all"})
+    mount = mount_of(folder, mounts)
+    if mount.kind == "lustre":
+        return "flock" not in mount.options
+    if mount.kind.startswith("nfs"):
+        return bool(mount.options & {"nolock", "local_lock=flock", "local_lock=all"})
     return False
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pike_hpc.machine import sync_folder
 from pike_hpc.records import PikeError, TryAgainLater, UsageError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -97,15 +98,7 @@ class Files:
     def sync(self, folder: Path) -> None:
         """The names in `folder` reach the disk."""
         with explained(folder):
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            except OSError as error:
-                # Some FUSE file systems can't sync a folder; they order names by themselves.
-                if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                    raise
-            finally:
-                os.close(fd)
+            sync_folder(folder)
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomically, replacing a file at `target`."""

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from filelock import BaseFileLock, StrictSoftFileLock, Timeout, UnixFileLock
 
+from pike_hpc.machine import MOUNT_TABLE, mount_of, mount_table
 from pike_hpc.mailbox.files import Gone, explained
 
-MOUNTS = Path("/proc/self/mountinfo")
 _NOT_COHERENT = re.compile(r"nfs|cifs|smb|9p|fuse|dvs|afs|ceph")
 """File systems on which flock may exclude on one host only, or was seen to overlap."""
 
@@ -54,7 +54,7 @@ def held(kind: str, path: Path, wait_s: float) -> Iterator[bool]:
         lock.release()
 
 
-def choose_lock(folder: Path, nonce: str, mounts: Path = MOUNTS) -> str:
+def choose_lock(folder: Path, nonce: str, mounts: Path = MOUNT_TABLE) -> str:
     """`flock` where the file system is coherent and a second holder is really refused."""
     if _coherent(folder, mounts) and _excludes("flock", folder / f"probe-{nonce}"):
         return "flock"
@@ -74,28 +74,7 @@ def _excludes(kind: str, path: Path) -> bool:
 
 
 def _coherent(folder: Path, mounts: Path) -> bool:
-    kind, options = _mount_of(folder.resolve(), mounts)
-    if kind == "lustre":
-        return "flock" in options
-    return _NOT_COHERENT.search(kind) is None
-
-
-def _mount_of(folder: Path, mounts: Path) -> tuple[str, frozenset[str]]:
-    """File system type and options of the deepest mount above `folder`; ("", {}) if unknown."""
-    best, answer = -1, ("", frozenset[str]())
-    try:
-        lines = mounts.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return answer
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, tail = left.split(" "), right.split(" ")
-        if len(fields) < 6 or len(tail) < 3:
-            continue
-        point = Path(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4]))
-        depth = len(point.parts)
-        # Later lines are mounted over earlier ones at the same point.
-        if depth >= best and folder.is_relative_to(point):
-            options = frozenset(fields[5].split(",") + tail[2].split(","))
-            best, answer = depth, (tail[0], options)
-    return answer
+    mount = mount_of(folder.resolve(), mount_table(mounts))
+    if mount.kind == "lustre":
+        return "flock" in mount.options
+    return _NOT_COHERENT.search(mount.kind) is None

@@ -1,0 +1,54 @@
+"""Which process, and does it still run? As the kernel tells it; see proc(5).
+
+A pid alone proves nothing: it is reused, a reboot starts it anew, and in another container it
+names another process. Boot, PID namespace, pid and start time together name one process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+
+_START_TIME = 19
+"""Index of starttime, field 22 of /proc/PID/stat, among the fields after the command."""
+
+
+def boot_id() -> str:
+    """A name of the kernel's current boot; empty where it can't be read."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """A name of this process's PID namespace; empty where it can't be read."""
+    try:
+        return str(_PID_NAMESPACE.readlink())
+    except OSError:
+        return ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """Clock ticks after boot at which a process of this namespace began; None: it has ended.
+
+    Raises PermissionError where the kernel hides other users' processes.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command's name may hold spaces and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    # A zombie holds nothing any more: its descriptors are closed.
+    return None if fields[0] in ("Z", "X") else int(fields[_START_TIME])
+
+
+def runs(pid: int, started: int) -> bool | None:
+    """Whether the process that began at those ticks still runs; None: the kernel won't say."""
+    try:
+        return start_ticks(pid) == started
+    except OSError:
+        return None
