@@ -1,4 +1,4 @@
-"""The report as JSON: the shape that docs/report.md and the contract promise.
+"""The report as JSON: the shape that docs/report.md tells of.
 
 More keys may come; none goes without a new schema_version. Knows no archive and no page.
 """

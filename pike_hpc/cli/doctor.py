@@ -46,7 +46,7 @@ class Check:
 def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("--site", metavar="SITE", help="default: the one recognised, else local")
-    parser.add_argument("--json", action="store_true", help="the contract's document on stdout")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--collect", type=Path, metavar="FILE", help="a redacted report to send")
     parser.set_defaults(run=run)
 

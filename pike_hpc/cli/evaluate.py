@@ -33,7 +33,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="auto", help="isolation: auto, bubblewrap, unshare, …")
     parser.add_argument("--min-isolation", default="L1", help="L0 to L4; below it is a refusal")
     parser.add_argument("--timeout-s", type=float, default=900.0, help="for the whole evaluation")
-    parser.add_argument("--json", action="store_true", help="the contract's document on stdout")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     add_task_options(parser)
     parser.set_defaults(run=run)
 
@@ -91,7 +91,7 @@ def read_candidate(path: Path) -> str:
 
 
 def document(task: Task, result: EvalResult) -> dict[str, Any]:
-    """The contract's `evaluate --json` document."""
+    """What `evaluate --json` prints."""
     whole = encode(result)
     return {
         "schema_version": 1,

@@ -15,7 +15,7 @@ from pike_hpc.config import env
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder or archive")
-    parser.add_argument("--json", action="store_true", help="the contract's document on stdout")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--html", type=Path, metavar="FILE", help="default: report.html in the run")
     parser.add_argument("--out", type=Path, metavar="DIR", help="tables and figures as files")
     parser.set_defaults(run=run)

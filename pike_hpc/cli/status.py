@@ -29,7 +29,7 @@ _STALE_S = 120.0
 def add_status(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("run_dir", metavar="RUN", type=Path)
-    parser.add_argument("--json", action="store_true", help="the contract's document on stdout")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--watch", action="store_true", help="again every 2 s until it is done")
     parser.set_defaults(run=run)
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def document(run: Run) -> dict[str, Any]:
-    """The contract's `status --json` document."""
+    """What `status --json` prints."""
     views = run.views()
     workers = [_worker(seen) for seen in run.mailbox.workers()]
     agents = agents_of(run)

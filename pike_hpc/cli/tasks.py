@@ -47,7 +47,7 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", nargs="?", metavar="SUITE[/ID]", help="default: every suite")
     parser.add_argument("--device", default="auto", help="where `check` runs the models")
     parser.add_argument("--engine", default="auto", help="isolation of `check`")
-    parser.add_argument("--json", action="store_true", help="the contract's document on stdout")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     add_task_options(parser)
     parser.set_defaults(run=run)
 

@@ -25,7 +25,7 @@ LEGACY_INPUT_SEED = 0
 """PIKE draws get_inputs() and then get_init_inputs() from one stream with this seed ..."""
 
 LEGACY_WEIGHT_SEED = 1
-"""... and the weights, in the constructor, from one with this seed (reference/pike.md 1.2)."""
+"""... and the weights, in the constructor, from one with this seed."""
 
 
 class TaskRefused(PikeError):

@@ -1,7 +1,6 @@
 """Foreign text made fit for a prompt: no escapes, bounded, fenced so that it can't end its block.
 
-Candidate sources and logs are hostile wherever shown; see the contract, "Secrets and hostile
-text". Knows no prompt.
+Candidate sources and logs are hostile wherever shown. Knows no prompt.
 """
 
 from __future__ import annotations

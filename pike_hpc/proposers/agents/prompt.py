@@ -21,7 +21,7 @@ MAX_SOURCE_CHARS = 60_000
 """Of one program in a prompt; the longest shipped task has about a fifth of it."""
 
 MAX_LOG_CHARS = 10_000
-"""As in PIKE (reference/pike.md 1.9)."""
+"""As in PIKE."""
 
 MAX_LINE_CHARS = 400
 MAX_HISTORY = 12
