@@ -80,8 +80,8 @@ def run_agent(
         left_s = options.wall_s - elapsed if options.wall_s else math.inf
         closing = left_s < _expected_s(controllers)
         # All collect before any advances: else whoever hears first takes its own room again.
-        busy = any([c.collect() for c in active])
-        for controller in _by_turn(active):
+        busy = any([_collect(c, left) for c in active])
+        for controller in _by_turn([c for c in active if c not in left]):
             try:
                 if closing:
                     busy |= _close_at_wall(controller, left_s)
@@ -95,6 +95,14 @@ def run_agent(
         pause_s = _IDLE_S[0] if busy else min(pause_s * 1.5, _IDLE_S[1])
         if not busy:
             sleep(pause_s)
+
+
+def _collect(controller: Controller, left: dict[Controller, PikeError]) -> bool:
+    try:
+        return controller.collect()
+    except PikeError as error:
+        _give_up(controller, error, left)
+        return True
 
 
 def _give_up(controller: Controller, error: PikeError, left: dict[Controller, PikeError]) -> None:
@@ -135,7 +143,8 @@ def _close_at_wall(controller: Controller, left_s: float) -> bool:
 
 def _leave(active: Sequence[Controller], reason: str, left: dict[Controller, PikeError]) -> Outcome:
     for controller in active:
-        controller.pause(reason, 0)
+        if controller not in left:
+            controller.pause(reason, 0)
     outcome = _end((), left)
     return Outcome(finished=False, exit_code=outcome.exit_code, reason=outcome.reason or reason)
 

@@ -265,7 +265,8 @@ class Controller:
         answer = future.result()
         if answer.error is not None:
             self._write(QueryFailed(query_id=query_id, kind=answer.kind, message=answer.error.what))
-            raise answer.error
+            self.error = answer.error
+            return
         completion = answer.completion
         assert completion is not None, "an answer is a completion or an error"
         self._write(

@@ -1,0 +1,105 @@
+"""A provider that refuses or fails ends the sitting in order: noted, explained, resumable."""
+
+import pytest
+
+from pike_hpc.agent import AgentOptions, Controller, Models, Seat, TaskSetup, run_agent
+from pike_hpc.journal import TaskJournal, read_task, task_slug
+from pike_hpc.llm import ModelRefused, ModelUnavailable, ScriptedModel, load_script
+from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.proposers.rules import Toolchain
+from pike_hpc.records import Paused, QueryFailed, Role, Tier
+from pike_hpc.search import Limits, make_strategy
+from pike_hpc.tasks import find_task
+from pike_hpc.worker import SimulatedJudge
+
+LIMITS = Limits(queries=6, evaluations=10)
+
+
+class FailingModel(ScriptedModel):
+    """A provider that fails some tasks' requests and answers the rest."""
+
+    def __init__(self, error, failing=""):
+        super().__init__(load_script("default"))
+        self.error, self.failing, self.asked = error, failing, 0
+
+    def complete(self, request):
+        if request.request_key.startswith(self.failing):
+            self.asked += 1
+            raise self.error
+        return super().complete(request)
+
+
+def sit(run_dir, model, task_ids):
+    """One sitting; (outcome, controllers)."""
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Models({role: seat for role in Role}, tuple(Tier))
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=1)
+    controllers = [controller(run_dir, task_id, mailbox, models) for task_id in task_ids]
+
+    def work(_seconds):
+        for claim in mailbox.claim("w", frozenset(["cpu"]), limit=5):
+            mailbox.judging(claim)
+            mailbox.commit(claim, judge.evaluate(claim.request, lambda _: None))
+
+    try:
+        outcome = run_agent(
+            controllers, AgentOptions(), clock=lambda: 0.0, sleep=work, stopping=lambda: False
+        )
+    finally:
+        for one in controllers:
+            one.close()
+        models.close()
+    return outcome, controllers
+
+
+def controller(run_dir, task_id, mailbox, models):
+    task = find_task(f"level3-pike/{task_id}")
+    options = {"branches": 2, "fix_attempts": 1}
+    strategy = make_strategy(
+        "pike_b", options=options, seed=0, limits=LIMITS, portfolio=(), has_model=True
+    )
+    setup = TaskSetup(
+        task=task,
+        device_kind="cpu",
+        image_digest="test",
+        tiers=tuple(Tier),
+        min_isolation="L1",
+        timeout_s=60,
+        strategy=strategy,
+        limits=LIMITS,
+        toolchain=Toolchain(compiler="g++", python_headers=True),
+    )
+    journal = TaskJournal.open(run_dir, task_slug(task.key), writer="t", seed=0, clock=lambda: 0.0)
+    return Controller(setup, journal, mailbox, models)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ModelRefused("no such key"), 2), (ModelUnavailable("nobody is there"), 75)],
+)
+def test_a_failing_provider_is_asked_once_and_leaves_a_note(tmp_path, error, code):
+    model = FailingModel(error)
+    outcome, (one,) = sit(tmp_path, model, ["4"])
+    assert (outcome.finished, outcome.exit_code) == (False, code)
+    assert error.what in outcome.reason
+    assert model.asked == 1
+    failed, paused = (s.event for s in read_task(tmp_path, "level3-pike_4")[-2:])
+    assert isinstance(failed, QueryFailed)
+    assert paused == Paused(reason=str(error), exit_code=code)
+    assert one.view.spent.queries == 0, "what was not answered is not paid"
+
+
+def test_the_same_command_continues_once_the_provider_is_back(tmp_path):
+    sit(tmp_path, FailingModel(ModelUnavailable("down")), ["4"])
+    outcome, (one,) = sit(tmp_path, ScriptedModel(load_script("default")), ["4"])
+    assert outcome.finished
+    assert one.view.spent.queries == LIMITS.queries
+
+
+def test_a_task_whose_provider_fails_does_not_stop_the_others(tmp_path):
+    digest = find_task("level3-pike/4").digest[:12]
+    model = FailingModel(ModelRefused("not this one"), failing=digest)
+    outcome, (refused, served) = sit(tmp_path, model, ["4", "8"])
+    assert outcome.exit_code == 2
+    assert refused.view.finished is None
+    assert served.view.finished is not None
