@@ -6,20 +6,11 @@ bidirectional overrides and other control characters. Knows no HTML and no termi
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Mapping
 
 from pike_hpc.analysis.metrics import EAGER_RULE, RULE, is_stock
-from pike_hpc.records import EvalStatus
-
-_TERMINAL_ESCAPE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|\x1b[\]PX^_].*?(?:\x1b\\|\x07|$)"  # OSC, DCS, SOS, PM, APC up to their end
-    r"|\x1b[ -/]*[0-~]"  # two-byte escapes
-    r"|\x9b[0-?]*[ -/]*[@-~]",  # CSI as one C1 byte
-    re.DOTALL,
-)
+from pike_hpc.records import EvalStatus, without_escapes
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories without a shape of their own (controls, bidi, surrogates, unassigned)."""
@@ -57,7 +48,7 @@ def visible(text: str) -> str:
 
 def log_text(text: str) -> str:
     """What a program printed: terminal escapes taken out, the rest visible, lines kept."""
-    return visible(_TERMINAL_ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+    return visible(without_escapes(text))
 
 
 def one_line(text: str, limit: int = 300) -> str:

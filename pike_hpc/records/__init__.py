@@ -25,6 +25,7 @@ from pike_hpc.records.events import (
     Requested,
     TaskOpened,
 )
+from pike_hpc.records.hostile import without_escapes
 from pike_hpc.records.nouns import (
     CALIBRATION_VERSION,
     JUDGE_VERSION,
@@ -95,4 +96,5 @@ __all__ = [
     "encode",
     "from_json",
     "to_json",
+    "without_escapes",
 ]

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import re
 
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|.)?",
-    re.DOTALL,
-)
-"""CSI, OSC and string sequences of ECMA-48, and any other escape with the byte after it."""
+from pike_hpc.records import without_escapes
 
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
@@ -21,8 +17,7 @@ _CONTROLS = re.compile(
 
 def clean(text: str) -> str:
     """The text without terminal escapes, control characters and lone surrogates."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = _CONTROLS.sub("", _ESCAPES.sub("", text))
+    text = _CONTROLS.sub("", without_escapes(text))
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
