@@ -138,7 +138,8 @@ def _compiler(_: Site) -> Check:
 
 
 def _isolation(site: Site) -> Check:
-    found = measure_isolation(site.container.engine, Path(site.paths.tmp))
+    image = os.path.expandvars(site.container.image) if site.container.image else None
+    found = measure_isolation(site.container.engine, Path(site.paths.tmp), image)
     open_ways = sorted(name for name, stopped in found.probes.items() if not stopped)
     detail = f"{found.level} by {found.engine}"
     if open_ways:

@@ -99,8 +99,8 @@ def worker(options: argparse.Namespace) -> int:
     if tape.replay is not None:
         return run_worker(run.mailbox, CassetteJudge(tape.replay / VERDICT_TAPE), settings)
     device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
-    site = run.resolved.site
-    with open_lane(device, site.container.engine, Path(site.paths.tmp)) as lane:
+    site, container = run.resolved.site, run.resolved.site.container
+    with open_lane(device, container.engine, Path(site.paths.tmp), container.image) as lane:
         judge: Judge = LaneJudge(lane, device)
         if tape.record is not None:
             judge = RecordingJudge(judge, tape.record / VERDICT_TAPE)

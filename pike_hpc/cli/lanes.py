@@ -15,13 +15,16 @@ from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
 
 
 @contextmanager
-def open_lane(device: Device, engine: str, tmp: Path | None = None) -> Iterator[Lane]:
+def open_lane(
+    device: Device, engine: str, tmp: Path | None = None, image: str | None = None
+) -> Iterator[Lane]:
     """A lane on `device`, closed and its scratch removed at the end.
 
     Args:
         device: as `detect` found it.
         engine: a value of container.engine.
         tmp: node-local folder for sockets and scratch; the system's where None.
+        image: container.image, for an engine that runs one.
 
     Raises:
         UsageError: no torch here, or the engine does not work here.
@@ -34,13 +37,15 @@ def open_lane(device: Device, engine: str, tmp: Path | None = None) -> Iterator[
         )
     with _scratch(tmp) as scratch:
         gpu = device.gpus[0] if device.torch_device == "cuda" else None
-        with Lane(device.torch_device, _choose(engine), scratch=scratch, gpu=gpu) as lane:
+        chosen = _choose(engine, image)
+        with Lane(device.torch_device, chosen, scratch=scratch, gpu=gpu, image=image) as lane:
             yield lane
 
 
-def measure_isolation(engine: str, tmp: Path | None = None) -> Isolation:
+def measure_isolation(engine: str, tmp: Path | None = None, image: str | None = None) -> Isolation:
     """What an engine stops here, by attacks. Raises UsageError, PikeError."""
-    with _scratch(tmp) as scratch, Lane("cpu", _choose(engine), scratch=scratch) as lane:
+    chosen = _choose(engine, image)
+    with _scratch(tmp) as scratch, Lane("cpu", chosen, scratch=scratch, image=image) as lane:
         return lane.isolation
 
 
@@ -74,7 +79,8 @@ def _scratch(tmp: Path | None) -> Iterator[Path]:
         yield folder
 
 
-def _choose(engine: str) -> sandbox.Engine:
+def _choose(engine: str, image: str | None) -> sandbox.Engine:
     facts = sandbox.look()
-    spec = sandbox.SandboxSpec(argv=("true",), read_only=sandbox.python_prefixes(), env={})
+    prefixes = sandbox.python_prefixes()
+    spec = sandbox.SandboxSpec(argv=("true",), read_only=prefixes, env={}, image=image)
     return sandbox.choose(engine, facts, sandbox.python_trial(spec, Path(sys.executable)))
