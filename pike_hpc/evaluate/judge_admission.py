@@ -1,8 +1,8 @@
 """Whether a task can tell right from wrong: signal, noise, and mutants that must fail.
 
-Run once per task and way of drawing weights, before anybody is judged on it
-(reference/evaluator.md 3.4). On the CPU the tiers tf32 and half end at their floors unless
-bfloat16 autocast is cheap here.
+Run once per task and way of drawing weights, before anybody is judged on it; docs/evaluator.md
+has the rules. On the CPU the tiers tf32 and half end at their floors unless bfloat16 autocast is
+cheap here.
 """
 
 from __future__ import annotations

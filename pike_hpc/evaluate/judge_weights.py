@@ -2,7 +2,7 @@
 
 A fresh torch module has constants that hide mistakes (norms of ones, biases of zeros, running
 statistics 0 and 1): they are moved here. Running statistics are measured over two batches in
-training mode, else a deep network in eval mode forgets its input (reference/evaluator.md 3.2).
+training mode, else a deep network in eval mode forgets its input.
 Any change here changes verdicts: raise CALIBRATION_VERSION.
 """
 

@@ -3,7 +3,7 @@
 A block holds a few windows of the reference and of the candidate on the same inputs, next to
 each other in time, so that drift of the machine cancels. The estimate is
 exp(median over blocks of log(median reference / median candidate)); its interval a percentile
-bootstrap over blocks (reference/evaluator.md 2.2.5).
+bootstrap over blocks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
-    """When enough is known (reference/evaluator.md 2.2.6)."""
+    """When enough is known: an interval narrow enough, or the budget spent."""
 
     half_width: float
     budget_s: float
