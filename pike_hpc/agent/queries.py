@@ -6,8 +6,9 @@ only wait for answers; journals and views are touched by the controller's thread
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from pike_hpc.llm import Completion, LanguageModel, ModelRequest
@@ -58,7 +59,8 @@ class Models:
     ) -> None:
         """`ideas` is how many a brainstorm is asked for: one a branch."""
         self._seats, self._tiers, self.ideas = seats, tiers, ideas
-        self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="model")
+        self._room = threading.BoundedSemaphore(_PARALLEL)
+        self._closed = threading.Event()
 
     def prepare(self, action: AskModel, view: TaskView, task: Task, device_kind: str) -> Prepared:
         """The query for an action, with the ceiling of its cost. Sends nothing."""
@@ -90,12 +92,26 @@ class Models:
         return Prepared(reserved=reserved, request=request, seat=seat)
 
     def send(self, prepared: Prepared) -> Future[Answer]:
-        """Ask in a thread; the future never raises."""
-        return self._threads.submit(_ask, prepared)
+        """Ask in a thread; the future never raises. After `close` it may never be done."""
+        future: Future[Answer] = Future()
+        # A daemon: an agent told to stop must not wait for a server that says nothing.
+        threading.Thread(
+            target=self._answer, args=(prepared, future), name="model", daemon=True
+        ).start()
+        return future
 
     def close(self) -> None:
         """Send nothing more; answers in flight are lost and will be journalled as such."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._closed.set()
+
+    def _answer(self, prepared: Prepared, future: Future[Answer]) -> None:
+        with self._room:
+            if self._closed.is_set():
+                return
+            try:
+                future.set_result(_ask(prepared))
+            except BaseException as error:  # nobody watches this thread: the future tells
+                future.set_exception(error)
 
 
 def _ask(prepared: Prepared) -> Answer:

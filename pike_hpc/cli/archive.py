@@ -43,6 +43,8 @@ def archive_of(path: Path) -> Path:
 
 
 def _run_dir(path: Path) -> Path:
+    if not path.exists() and path.name != "archive.h5":
+        raise UsageError("no such file or folder", where=str(path), valid="a run folder")
     folder = path if path.is_dir() else path.parent
     if not (folder / "journal").is_dir():
         raise UsageError(

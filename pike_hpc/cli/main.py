@@ -7,6 +7,7 @@ but the candidate or some tasks failed, 75 try again later.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import logging
 import os
@@ -30,6 +31,9 @@ COMMANDS = {
     "doctor": "try everything a run needs here, say what to fix",
     "config": "the resolved configuration and where each value came from",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Disk or quota is full: what was done so far stands, and the same command goes on."""
+
 _MODULES = {"resume": "submit", "cancel": "submit", "agent": "jobs", "worker": "jobs"}
 
 
@@ -55,7 +59,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.filename is None and error.errno not in _FULL:
+            raise
+        return _explain(error)
     return code
+
+
+def _explain(error: OSError) -> int:
+    """One message for a file or folder that this machine does not let us have."""
+    full = error.errno in _FULL
+    fix = "free some space, then run the same command" if full else "name another file or folder"
+    print(f"pike-hpc: {error.strerror or error}", file=sys.stderr)
+    if error.filename is not None:
+        print(f"  where: {error.filename}", file=sys.stderr)
+    print(f"  next:  {fix}", file=sys.stderr)
+    return 75 if full else 2
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pike_hpc.cli.run import Run, wait_for
 from pike_hpc.journal import task_slug
@@ -39,9 +39,16 @@ _RESTARTS = 5
 class LocalJobs:
     """Keeps the jobs of one run going from the process that follows it."""
 
-    def __init__(self, run: Run, launcher: Launcher, plan: Plan) -> None:
+    def __init__(
+        self,
+        run: Run,
+        launcher: Launcher,
+        plan: Plan,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._run, self._launcher = run, launcher
         self._workers, self._agents = plan
+        self._clock = clock
         self._since = time.time()
         self._started: dict[str, float] = {}
         self._restarts = {"worker": 0, "agent": 0}
@@ -53,13 +60,14 @@ class LocalJobs:
         if gave_up is not None and not agents_of(self._run):
             _say(gave_up.reason)
             return gave_up.exit_code
-        judged = self._run.mailbox.counts().done + sum(
-            len(view.results) for view in self._run.views().values()
-        )
+        queue = self._run.mailbox.counts()
+        judged = queue.done + sum(len(view.results) for view in self._run.views().values())
         if judged > self._judged:
             self._judged, self._restarts = judged, {"worker": 0, "agent": 0}
-        workers = [w for w in self._run.mailbox.workers() if alive_here(w.beat)]
-        self._top_up("worker", self._workers[len(workers) :])
+        # A worker that nobody needed has left (workers.max_idle_s): that is no death.
+        if queue.new or queue.claimed or "worker" not in self._started:
+            workers = [w for w in self._run.mailbox.workers() if alive_here(w.beat)]
+            self._top_up("worker", self._workers[len(workers) :])
         self._top_up("agent", () if agents_of(self._run) else self._agents)
         if max(self._restarts.values()) > _RESTARTS:
             kind = max(self._restarts, key=lambda k: self._restarts[k])
@@ -77,13 +85,13 @@ class LocalJobs:
         stop(self._run)
 
     def _top_up(self, kind: str, missing: Sequence[Job]) -> None:
-        if not missing or time.monotonic() - self._started.get(kind, -_START_S) < _START_S:
+        if not missing or self._clock() - self._started.get(kind, -_START_S) < _START_S:
             return
         if kind in self._started:
             self._restarts[kind] += 1
-            _say(f"a {kind} is gone: starting another")
+            _say(f"{'an' if kind == 'agent' else 'a'} {kind} is gone: starting another")
         self._launcher.submit(missing)
-        self._started[kind] = time.monotonic()
+        self._started[kind] = self._clock()
 
     def _paused(self) -> Paused | None:
         """Why an agent of this sitting stopped with an error, if one did."""

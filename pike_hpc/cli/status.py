@@ -84,7 +84,7 @@ def describe(found: dict[str, Any]) -> str:
     ]
     for task in found["tasks"]:
         best = ", ".join(f"{t} {b['speedup']:.2f}x" for t, b in task["best"].items() if b)
-        state = task["finished"] or task["paused"] or "searching"
+        state = (task["finished"] or task["paused"] or "searching").splitlines()[0]
         lines.append(f"  {task['task']:<22} {task['judged']:>3} judged  {best or '-':<34} {state}")
     return "\n".join(lines)
 

@@ -1,5 +1,8 @@
 """A provider that refuses or fails ends the sitting in order: noted, explained, resumable."""
 
+import subprocess
+import sys
+
 import pytest
 
 from pike_hpc.agent import AgentOptions, Controller, Models, Seat, TaskSetup, run_agent
@@ -103,3 +106,30 @@ def test_a_task_whose_provider_fails_does_not_stop_the_others(tmp_path):
     assert outcome.exit_code == 2
     assert refused.view.finished is None
     assert served.view.finished is not None
+
+
+SILENT = """
+import threading
+from pike_hpc.agent.queries import Models, Prepared, Seat
+from pike_hpc.records import Tier
+
+class Silent:
+    def complete(self, request):
+        asked.set()
+        threading.Event().wait()
+
+asked = threading.Event()
+models = Models({}, tuple(Tier))
+seat = Seat(model=Silent(), temperature=0.0, max_output_tokens=1)
+models.send(Prepared(reserved=None, request=None, seat=seat))
+assert asked.wait(10)
+models.close()
+print("left")
+"""
+
+
+def test_a_provider_that_says_nothing_does_not_hold_the_agent_back():
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "left\n"

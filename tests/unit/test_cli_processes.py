@@ -1,0 +1,80 @@
+"""What a follower starts, and when: nothing twice, and no worker that nobody needs."""
+
+import pytest
+
+from pike_hpc.cli.processes import LocalJobs
+from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.config import resolve
+from pike_hpc.config.env import sites_dir
+from pike_hpc.launch import Job
+from pike_hpc.records import EvalRequest
+
+WORKFLOW = """
+schema_version: 1
+name: quick
+tasks: {suite: level3-pike, ids: "4"}
+search: {strategy: rules}
+"""
+
+
+class NotedLauncher:
+    """Starts nothing; what it was asked to start."""
+
+    def __init__(self):
+        self.started = []
+
+    def submit(self, jobs):
+        self.started += [job.kind for job in jobs]
+        return ()
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "w.yaml"
+    path.write_text(WORKFLOW)
+    resolved = resolve(path, "local", environ={}, sites_dir=sites_dir({}), user_config_dir=tmp_path)
+    return Run.create(tmp_path / "run", resolved, tasks_of(resolved)[0])
+
+
+def follow(run):
+    now, launcher = [0.0], NotedLauncher()
+    plan = tuple((Job(kind=kind, name=kind, argv=("true",)),) for kind in ("worker", "agent"))
+    return LocalJobs(run, launcher, plan, clock=lambda: now[0]), launcher, now
+
+
+def put_work(run):
+    request = EvalRequest(
+        task=run.tasks[0], candidate_source="x = 1", device_kind="cpu", image_digest="test"
+    )
+    run.mailbox.put(request)
+
+
+def test_workers_start_with_the_agent(run):
+    jobs, launcher, _ = follow(run)
+    assert jobs.keep_going() == 0
+    assert launcher.started == ["worker", "agent"]
+    assert jobs.keep_going() == 0
+    assert launcher.started == ["worker", "agent"], "they have not had the time to show themselves"
+
+
+def test_a_worker_that_left_for_lack_of_work_comes_back_with_work(run):
+    jobs, launcher, now = follow(run)
+    jobs.keep_going()
+    now[0] = 60.0
+    jobs.keep_going()
+    assert launcher.started.count("worker") == 1
+    put_work(run)
+    jobs.keep_going()
+    assert launcher.started.count("worker") == 2
+
+
+def test_a_worker_that_keeps_dying_ends_the_run(run, capsys):
+    jobs, launcher, now = follow(run)
+    put_work(run)
+    codes = []
+    while not any(codes) and len(codes) < 20:
+        codes.append(jobs.keep_going())
+        now[0] += 60.0
+    assert codes[-1] == 1
+    assert launcher.started.count("worker") <= 7
+    assert "died 5 times" in capsys.readouterr().err
