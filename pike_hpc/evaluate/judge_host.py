@@ -61,6 +61,14 @@ class Host:
         """CPU seconds that the runner and everything below it used so far."""
         return float(self._ask(ask="cpu", runner=runner)["cpu_s"])
 
+    def stop(self, runner: int) -> bool:
+        """Stop the runner and everything below it; False where something would not rest."""
+        return bool(self._ask(ask="stop", runner=runner)["held"])
+
+    def go(self, runner: int) -> bool:
+        """Let it go on after `stop`; False where it ran all the same."""
+        return bool(self._ask(ask="go", runner=runner)["held"])
+
     def phase(self, name: str) -> None:
         """Say what is being done; also a sign of life."""
         self._channel.send(phase=name)

@@ -169,6 +169,14 @@ class RunnerLink:
         """CPU seconds of the runner and everything below it."""
         return self._host.cpu_s(self.number)
 
+    def stop(self) -> bool:
+        """Stop the runner and everything below it; False where something would not rest."""
+        return self._host.stop(self.number)
+
+    def go(self) -> bool:
+        """Let it go on after `stop`; False where it ran all the same."""
+        return self._host.go(self.number)
+
     def end(self, grace_s: float = 0.0) -> Ending:
         """Kill it and all below, and let go of what was shared. Can be called again.
 

@@ -28,7 +28,13 @@ from pike_hpc.evaluate.correctness import (
 from pike_hpc.evaluate.judge_admission import Yardstick, scale
 from pike_hpc.evaluate.judge_failures import explain
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, bytes_of, unwritten, views
-from pike_hpc.evaluate.judge_timing import Busy, Stopwatch, Tolerance, WrongAnswer
+from pike_hpc.evaluate.judge_timing import (
+    PIKE_TOLERANCE,
+    Busy,
+    Stopwatch,
+    Tolerance,
+    WrongAnswer,
+)
 from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy, is_float
 from pike_hpc.evaluate.runner import Code, Op
 from pike_hpc.evaluate.statistics import Estimate, StopRule
@@ -388,7 +394,7 @@ class Examiner:
             for a, r in zip(answer, reference, strict=True)
         ]
         return LegacyVerdicts(
-            pike=all(allclose(a, r, 1e-2) for a, r in pairs),
+            pike=all(allclose(a, r, PIKE_TOLERANCE) for a, r in pairs),
             kernelbench=all(allclose(a, r, 1e-4) for a, r in pairs),
         )
 
@@ -400,9 +406,9 @@ class Examiner:
         limits = []
         for scale_, error in zip(self._exam.scales, self._exam.reference_errors, strict=True):
             own = scale_.limits.get(tier, CAP)
-            limits.append(1e9 if self._truth.legacy else 2 * (own + error))
+            limits.append(2 * (own + error))
         signals = tuple(s.signal for s in self._exam.scales)
-        return Tolerance(signals=signals, limits=tuple(limits))
+        return Tolerance(signals=signals, limits=tuple(limits), pike=self._truth.legacy)
 
 
 def as_timing(found: Estimate) -> Timing:

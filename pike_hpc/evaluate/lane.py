@@ -272,6 +272,10 @@ class Lane:
         ward = self._wards.get(message["runner"])
         if message["ask"] == "cpu":
             return {"cpu_s": ward.cpu_s() if ward else 0.0}
+        if message["ask"] == "stop":
+            return {"held": ward.stop() if ward else False}
+        if message["ask"] == "go":
+            return {"held": ward.go() if ward else False}
         status, tail = ward.end(message["grace_s"]) if ward else (None, "")
         self._wards.pop(message["runner"], None)
         return {"status": status, "tail": clean(tail)}

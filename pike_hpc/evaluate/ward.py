@@ -74,6 +74,14 @@ class Ward:
         """CPU seconds of everything below the warden; 0 when it is gone."""
         return float(self._ask(b"cpu\n").get("cpu_s", 0.0))
 
+    def stop(self) -> bool:
+        """Stop everything below the warden; False where something would not rest."""
+        return bool(self._ask(b"stop\n").get("held", False))
+
+    def go(self) -> bool:
+        """Let it go on after `stop`; False where it ran all the same."""
+        return bool(self._ask(b"go\n").get("held", False))
+
     def end(self, grace_s: float = 0.0) -> tuple[int | None, str]:
         """Kill everything below; the runner's own exit status if it had one, and its log's end."""
         answer = self._ask(b"kill %.3f\n" % grace_s)

@@ -3,8 +3,8 @@
 A process of its own, standard library only, because being the reaper of orphans
 (PR_SET_CHILD_SUBREAPER) is a property of a whole process and must not befall a program that
 merely uses a `Lane`. Run as a script: `warden.py FD`, where FD is a socket to the lane. The first
-line on it says what to start; each later line is `cpu` or `kill SECONDS-OF-GRACE`. When the lane
-goes away the runner goes too.
+line on it says what to start; each later line is `cpu`, `stop`, `go` or `kill SECONDS-OF-GRACE`.
+When the lane goes away the runner goes too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -30,7 +31,16 @@ TAIL_BYTES = 64 * 1024
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_PATIENCE_S = 10.0
+_STOP_PATIENCE_S = 2.0
+_THREADS = 17
+"""num_threads among the fields that `stat_of` gives (proc_pid_stat(5) counts from the pid)."""
+_AT_REST = b"TtDZXI"
+"""States of proc_pid_stat(5) in which a thread that was told to stop runs no more."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+Threads = dict[str, tuple[bytes, int]]
+"""By thread id: its state, and how often it was switched on or off a core."""
 
 
 class Tail:
@@ -60,6 +70,7 @@ class Warden:
         self._order = order
         self._tail = Tail()
         self._told = False
+        self._stopped: dict[int, Threads] = {}
         read, write = os.pipe()
         self._output = read
         self.child = subprocess.Popen(
@@ -99,7 +110,10 @@ class Warden:
                         self._await_exit(float(grace))
                         self._end()
                         return
-                    self._say({"cpu_s": self._cpu_s()})
+                    if verb == b"cpu":
+                        self._say({"cpu_s": self._cpu_s()})
+                    else:
+                        self._say({"held": self._stop() if verb == b"stop" else self._go()})
 
     def _drain(self) -> bool:
         part = os.read(self._output, 1 << 20)
@@ -137,6 +151,34 @@ class Warden:
             shutil.rmtree(place, ignore_errors=True)
         self._say({"killed": True, "status": before, "left": len(below), "tail": self._tail.text()})
 
+    def _stop(self) -> bool:
+        """Stop all below by SIGSTOP; False where something would not rest.
+
+        A process with a pending signal can't fork, so a look that finds nobody new is the last.
+        """
+        pids: set[int] = set()
+        deadline = time.monotonic() + _STOP_PATIENCE_S
+        while time.monotonic() < deadline:
+            new = set(descendants()) - pids
+            if not new:
+                self._stopped = {pid: threads_of(pid) for pid in pids}
+                running = (s for t in self._stopped.values() for s, _ in t.values())
+                if all(state in _AT_REST for state in running):
+                    return True
+            pids |= {pid for pid in new if kill(pid, signal.SIGSTOP)}
+        return False
+
+    def _go(self) -> bool:
+        """Let all go on; False where a thread ran meanwhile.
+
+        A program can have a timer send it SIGCONT: how often its threads were switched tells.
+        """
+        slept = all(threads_of(pid) == before for pid, before in self._stopped.items())
+        for pid in reversed(self._stopped):
+            kill(pid, signal.SIGCONT)
+        self._stopped = {}
+        return slept
+
     def _cpu_s(self) -> float:
         """CPU seconds of the runner and everything below it, the dead included."""
         reaped = os.times()
@@ -163,12 +205,29 @@ def stat_of(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
+def threads_of(pid: int) -> Threads:
+    """State of each thread and how often it was switched; empty when the process is gone."""
+    found: Threads = {}
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            text = (thread / "status").read_bytes()
+            state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
+            switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
+            found[thread.name] = (state[1] if state else b"?", sum(map(int, switches)))
+    return found
+
+
+def is_living(fields: list[str]) -> bool:
+    """Whether any thread runs. The first one may have ended before the others: a zombie then."""
+    return bool(fields) and (fields[0] not in ("Z", "X") or int(fields[_THREADS]) > 1)
+
+
 def descendants() -> list[int]:
-    """All living processes below this one, deepest last; zombies don't count."""
+    """All living processes below this one, deepest last."""
     parents: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         fields = stat_of(int(entry.name)) if entry.name.isdigit() else []
-        if fields and fields[0] not in ("Z", "X"):
+        if is_living(fields):
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
     found = list(parents.get(os.getpid(), ()))
     for pid in found:
@@ -176,12 +235,13 @@ def descendants() -> list[int]:
     return found
 
 
-def kill(pid: int) -> None:
-    """SIGKILL; a process that is gone, or not ours to end, is left."""
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
+    """Send a signal; False for a process that is gone, or not ours to end."""
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
-        return
+        return False
+    return True
 
 
 def reap_orphans(but: int) -> None:
