@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from pike_hpc.analysis.history import TaskHistory
 from pike_hpc.archive import QueryOutcome, QueryRecord, StampedResult
+from pike_hpc.proposers.rules import RULES
 from pike_hpc.records import EvalResult, EvalStatus, Tier, Timing
 
 RULE = "rule:"
 """Prefix of the operators that need no model."""
-
-STOCK_RULES = ("identity", "compile", "half_body")
-"""First words of the rules that only flip a setting torch ships, used alone: no rewriting skill."""
 
 EAGER_RULE = "identity"
 """The stock setting that changes nothing: it is the denominator of every speedup."""
@@ -78,14 +76,9 @@ class Step:
 
 
 def is_stock(operator: str) -> bool:
-    """True for a rule that is a stock setting of torch, used alone."""
-    return operator.startswith(RULE) and any(
-        _is_word(operator.removeprefix(RULE), rule) for rule in STOCK_RULES
-    )
-
-
-def _is_word(name: str, rule: str) -> bool:
-    return "+" not in name and (name == rule or name.startswith(f"{rule}_"))
+    """True for a rule, or rules together, that only flip settings which torch ships."""
+    names = operator.removeprefix(RULE).split("+")
+    return operator.startswith(RULE) and all(n in RULES and RULES[n].stock for n in names)
 
 
 def standing(history: TaskHistory) -> Mapping[str, StampedResult]:

@@ -60,7 +60,7 @@ def render_table(report: Report, width: int = 100, color: bool = False) -> str:
 
 _FOOTNOTES = (
     "vs eager: request latency of the reference over the candidate's, torch's shipped flags.",
-    "vs stock: over the best stock setting of the same tier (compile modes, half); - if none ran.",
+    "vs stock: over the best of torch's own settings at that tier (compile, channels_last, half).",
     "Tier: precision by measured error (fp32, tf32, half); a stricter one counts in looser ones.",
     "clamped: all tasks, a failure or slow-down counts as 1.00x; unclamped: tasks with a correct "
     "candidate, as measured; [95 % interval over tasks].",

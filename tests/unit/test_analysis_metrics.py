@@ -254,3 +254,19 @@ def test_cost_separates_what_was_paid_from_what_may_have_been():
 
 def test_a_cpu_lane_is_no_gpu_time():
     assert cost(history(passed("a", 2.0))).gpu_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("operator", "stock"),
+    [
+        ("rule:identity", True),
+        ("rule:compile_default", True),
+        ("rule:channels_last+half_body+compile_reduce_overhead", True),
+        ("rule:fold_batch_norm+compile_default", False),
+        ("rule:sdpa", False),
+        ("rule:compile_from_the_future", False),
+        ("optimise", False),
+    ],
+)
+def test_settings_that_torch_ships_are_stock_also_together(operator, stock):
+    assert is_stock(operator) is stock
