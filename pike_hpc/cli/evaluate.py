@@ -65,7 +65,7 @@ def exit_code(status: EvalStatus) -> int:
     """0 passed, 1 no verdict, 3 the candidate failed."""
     if status is EvalStatus.PASSED:
         return 0
-    return 1 if status in (EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST) else 3
+    return 3 if status.decides else 1
 
 
 def read_candidate(path: Path) -> str:

@@ -19,7 +19,7 @@ from pike_hpc.cli.run import Run, wait_for
 from pike_hpc.journal import task_slug
 from pike_hpc.journal.controllers import controller_of
 from pike_hpc.journal.holder import Holder
-from pike_hpc.launch import Job, Launcher
+from pike_hpc.launch import Job, Launcher, read_jobs
 from pike_hpc.mailbox import alive_here
 from pike_hpc.records import Paused
 
@@ -34,6 +34,9 @@ _STOP_S = 15.0
 
 _RESTARTS = 5
 """Deaths without a verdict in between after which a run stops trying."""
+
+_ERROR = "pike-hpc: "
+"""How a command's one message of an error begins."""
 
 
 class LocalJobs:
@@ -71,7 +74,13 @@ class LocalJobs:
         self._top_up("agent", () if agents_of(self._run) else self._agents)
         if max(self._restarts.values()) > _RESTARTS:
             kind = max(self._restarts, key=lambda k: self._restarts[k])
-            _say(f"the {kind} died {_RESTARTS} times in a row; its log: {self._run.dir / 'logs'}")
+            said = last_words(self._run, kind)
+            _say(
+                f"the {kind} died {_RESTARTS} times in a row"
+                + (f"; it last said: {said}" if said else "")
+                + f"\n  where: {self._run.dir / 'logs'} and {self._run.dir / 'slurm'}"
+                + "\n  next:  pike-hpc doctor"
+            )
             return 1
         return 0
 
@@ -103,6 +112,19 @@ class LocalJobs:
             if isinstance(last, Paused) and last.exit_code:
                 return last
         return None
+
+
+def last_words(run: Run, kind: str) -> str:
+    """The error with which the latest job of this kind ended, in one line; "" where it has none."""
+    ids = [record.job_id for record in read_jobs(run.dir) if record.kind == kind]
+    if not ids:
+        return ""
+    try:
+        text = (run.dir / "slurm" / f"{ids[-1]}_0_log.out").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    said = [line for line in text.splitlines() if line.startswith(_ERROR)]
+    return said[-1].removeprefix(_ERROR) if said else ""
 
 
 def stop(run: Run) -> int:
