@@ -57,7 +57,8 @@ _CAPTIONS = {
 
 _DEFINITIONS = (
     "vs eager: request latency of the reference under torch's shipped flags over the candidate's.",
-    "vs stock: over the best stock setting of the same tier (compile modes, channels_last, half; alone or together), "
+    "vs stock: over the best of torch's own settings at the same tier (compile modes, "
+    "channels_last, half; alone or together), "
     'judged the same way; "-" where none was judged.',
     "Tier: precision by measured error, strictest first: fp32, tf32, half. A stricter candidate "
     "counts in the looser columns too.",

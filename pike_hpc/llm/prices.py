@@ -90,8 +90,8 @@ def price_of(model: str, *, own_server: bool, override: Path | None = None) -> P
         f"no price is known for model {model!r}, so no budget in dollars can be kept",
         where="models: model",
         valid=", ".join(sorted(prices)),
-        fix=f"write its price to {override or '~/.config/pike-hpc/prices.yaml'} as in pike_hpc/llm/prices.yaml "
-        "(model, input_usd, output_usd, as_of, source)",
+        fix=f"write its price to {override or '~/.config/pike-hpc/prices.yaml'} as in "
+        "pike_hpc/llm/prices.yaml (model, input_usd, output_usd, as_of, source)",
     )
 
 
