@@ -223,8 +223,7 @@ class Examiner:
         probe = self._truth.probe
         self._link.put_weights(probe.weights.tensors)
         if self._truth.by is WeightsBy.STATE and not self._truth.legacy:
-            self._link.do(Op.RELOAD)
-            if self._follows(probe):
+            if self._reload() and self._follows(probe):
                 return
             self._outcome.tags.append("caches_weights")
         self._load(probe.weights)
@@ -246,6 +245,19 @@ class Examiner:
         return all(
             e <= max(bound, FOLLOWS * m) for e, m, bound in zip(errors, moved, limits, strict=True)
         )
+
+    def _reload(self) -> bool:
+        """Whether the living model takes the weights. Raises RunnerFailed.
+
+        One that folded them at its first call may have dropped their places.
+        """
+        try:
+            self._link.do(Op.RELOAD)
+        except RunnerFailed as failed:
+            if failed.kind != "code":
+                raise
+            return False
+        return True
 
     def _load(self, weights: Weights) -> float:
         by_seed = self._truth.by is WeightsBy.SEED

@@ -157,7 +157,9 @@ class Runner:
                 raise Refused(Code.NEED_SEED)
         if found is not None:
             try:
-                model.load_state_dict(found, strict=True)
+                # A parameter that forward replaced is an inference tensor, written only there.
+                with torch.inference_mode():
+                    model.load_state_dict(found, strict=True)
             except RuntimeError:
                 if prepare is None:
                     raise Refused(Code.NEED_SEED) from None
@@ -207,7 +209,10 @@ def code_of(error: BaseException) -> Code:
     """The code of what a program raised."""
     if isinstance(error, Refused):
         return error.code
-    text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    try:
+        text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    except Exception:  # the program's own __str__
+        return Code.RAISED
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         "DefaultCPUAllocator" in text or "Cannot allocate memory" in text
     ):

@@ -213,3 +213,23 @@ def test_legacy_looks_at_timed_answers_too(lane):
     result = judge(lane, lazy, Variant.LEGACY)
     assert result.status is EvalStatus.WRONG_RESULT, result.message
     assert "timed" in result.message
+
+
+CASTS = """        if self.first.weight.dtype is not torch.float64:
+            self.first.to(torch.float64)
+        return self.second(torch.relu(self.first(x.double()).float()))"""
+
+DROPS = """        if hasattr(self, "first"):
+            self.held = [self.first.weight.clone(), self.first.bias.clone()]
+            del self.first
+        return self.second(torch.relu(nn.functional.linear(x, *self.held)))"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "tags"), [(CASTS, set()), (DROPS, {"caches_weights"})])
+def test_weights_may_be_rewritten_at_the_first_call(lane, body, tags):
+    forward = "        return self.second(torch.relu(self.first(x)))"
+    result = judge(lane, TASK_SOURCE.replace(forward, body))
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert set(result.tags) & {"caches_weights"} == tags
