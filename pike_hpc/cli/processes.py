@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from pike_hpc.cli.last_words import last_words
 from pike_hpc.cli.run import Run, wait_for
 from pike_hpc.journal import task_slug
 from pike_hpc.journal.controllers import controller_of
 from pike_hpc.journal.holder import Holder
-from pike_hpc.launch import Job, Launcher, read_jobs
+from pike_hpc.launch import Job, Launcher
 from pike_hpc.mailbox import alive_here
 from pike_hpc.records import Paused
 
@@ -34,9 +35,6 @@ _STOP_S = 15.0
 
 _RESTARTS = 5
 """Deaths without a verdict in between after which a run stops trying."""
-
-_ERROR = "pike-hpc: "
-"""How a command's one message of an error begins."""
 
 
 class LocalJobs:
@@ -58,7 +56,7 @@ class LocalJobs:
         self._judged = 0
 
     def keep_going(self) -> int:
-        """Start what is missing. 0, or the exit code with which an agent gave up."""
+        """Start what is missing. 0, or the exit code with which a job gave up."""
         gave_up = self._paused()
         if gave_up is not None and not agents_of(self._run):
             _say(gave_up.reason)
@@ -70,19 +68,11 @@ class LocalJobs:
         # A worker that nobody needed has left (workers.max_idle_s): that is no death.
         if queue.new or queue.claimed or "worker" not in self._started:
             workers = [w for w in self._run.mailbox.workers() if alive_here(w.beat)]
-            self._top_up("worker", self._workers[len(workers) :])
-        self._top_up("agent", () if agents_of(self._run) else self._agents)
-        if max(self._restarts.values()) > _RESTARTS:
-            kind = max(self._restarts, key=lambda k: self._restarts[k])
-            said = last_words(self._run, kind)
-            _say(
-                f"the {kind} died {_RESTARTS} times in a row"
-                + (f"; it last said: {said}" if said else "")
-                + f"\n  where: {self._run.dir / 'logs'} and {self._run.dir / 'slurm'}"
-                + "\n  next:  pike-hpc doctor"
-            )
-            return 1
-        return 0
+            code = self._top_up("worker", self._workers[len(workers) :], alive=len(workers))
+            if code:
+                return code
+        agents = agents_of(self._run)
+        return self._top_up("agent", () if agents else self._agents, alive=len(agents))
 
     def wait(self) -> None:
         """Let the jobs leave by themselves after the run is finished."""
@@ -93,14 +83,24 @@ class LocalJobs:
         """Ask all to leave, then make them."""
         stop(self._run)
 
-    def _top_up(self, kind: str, missing: Sequence[Job]) -> None:
+    def _top_up(self, kind: str, missing: Sequence[Job], *, alive: int) -> int:
+        """Start jobs that are missing; not 0 where that would be of no use."""
         if not missing or self._clock() - self._started.get(kind, -_START_S) < _START_S:
-            return
+            return 0
         if kind in self._started:
+            said = last_words(self._run.dir, kind)
+            if said is not None and not alive:
+                _say(f"the {kind} gave up: {said.message}")
+                return said.exit_code
             self._restarts[kind] += 1
+            if self._restarts[kind] > _RESTARTS:
+                logs = f"{self._run.dir / 'logs'} and {self._run.dir / 'slurm'}"
+                _say(f"the {kind} died {_RESTARTS} times in a row; its output: {logs}")
+                return 1
             _say(f"{'an' if kind == 'agent' else 'a'} {kind} is gone: starting another")
         self._launcher.submit(missing)
         self._started[kind] = self._clock()
+        return 0
 
     def _paused(self) -> Paused | None:
         """Why an agent of this sitting stopped with an error, if one did."""
@@ -112,19 +112,6 @@ class LocalJobs:
             if isinstance(last, Paused) and last.exit_code:
                 return last
         return None
-
-
-def last_words(run: Run, kind: str) -> str:
-    """The error with which the latest job of this kind ended, in one line; "" where it has none."""
-    ids = [record.job_id for record in read_jobs(run.dir) if record.kind == kind]
-    if not ids:
-        return ""
-    try:
-        text = (run.dir / "slurm" / f"{ids[-1]}_0_log.out").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    said = [line for line in text.splitlines() if line.startswith(_ERROR)]
-    return said[-1].removeprefix(_ERROR) if said else ""
 
 
 def stop(run: Run) -> int:

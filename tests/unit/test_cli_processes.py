@@ -6,7 +6,8 @@ from pike_hpc.cli.processes import LocalJobs
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
-from pike_hpc.launch import Job
+from pike_hpc.launch import Job, JobRecord
+from pike_hpc.launch.jobs import append_jobs
 from pike_hpc.records import EvalRequest
 
 WORKFLOW = """
@@ -78,3 +79,27 @@ def test_a_worker_that_keeps_dying_ends_the_run(run, capsys):
     assert codes[-1] == 1
     assert launcher.started.count("worker") <= 7
     assert "died 5 times" in capsys.readouterr().err
+
+
+OUTPUT = """submitit INFO - Loading pickle
+pike-hpc: Read-only file system
+  where: /tmp/pike-1
+  next:  name another file or folder
+submitit ERROR - Submitted job triggered an exception
+subprocess.CalledProcessError: Command '[...]' returned non-zero exit status 2.
+"""
+
+
+def test_a_worker_that_says_why_it_cannot_work_is_not_started_again(run, capsys):
+    jobs, launcher, now = follow(run)
+    jobs.keep_going()
+    put_work(run)
+    record = {"name": "w", "launcher": "local", "host": "h", "submitted_at": 0.0, "argv": ("x",)}
+    append_jobs(run.dir, (JobRecord(job_id="7", kind="worker", **record),))
+    (run.dir / "slurm" / "7_0_log.out").write_text(OUTPUT)
+    now[0] = 60.0
+    assert jobs.keep_going() == 2
+    assert launcher.started.count("worker") == 1
+    said = capsys.readouterr().err
+    assert "Read-only file system\n  where: /tmp/pike-1" in said
+    assert "submitit" not in said
