@@ -8,19 +8,22 @@ twice.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from pike_hpc.cli.last_words import last_words
 from pike_hpc.cli.run import Run, wait_for
 from pike_hpc.journal import task_slug
 from pike_hpc.journal.controllers import controller_of
 from pike_hpc.journal.holder import Holder
-from pike_hpc.launch import Job, Launcher
+from pike_hpc.launch import Job, Launcher, read_jobs
+from pike_hpc.machine import start_ticks
 from pike_hpc.mailbox import alive_here
 from pike_hpc.records import Paused
 
@@ -87,6 +90,12 @@ class LocalJobs:
         """Start jobs that are missing; not 0 where that would be of no use."""
         if not missing or self._clock() - self._started.get(kind, -_START_S) < _START_S:
             return 0
+        with self._only_starter() as mine:
+            if not mine or is_starting(self._run.dir, kind):
+                return 0  # another follower of this run has just started them
+            return self._start(kind, missing, alive)
+
+    def _start(self, kind: str, missing: Sequence[Job], alive: int) -> int:
         if kind in self._started:
             said = last_words(self._run.dir, kind)
             if said is not None and not alive:
@@ -102,6 +111,21 @@ class LocalJobs:
         self._started[kind] = self._clock()
         return 0
 
+    @contextlib.contextmanager
+    def _only_starter(self) -> Iterator[bool]:
+        """Two followers of one run look and start one after the other."""
+        path = self._run.dir / "slurm" / "start.lock"
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            except OSError:  # a file system without locks: the worst is a job too many
+                yield True
+            else:
+                yield True
+
     def _paused(self) -> Paused | None:
         """Why an agent of this sitting stopped with an error, if one did."""
         for task in self._run.tasks:
@@ -112,6 +136,19 @@ class LocalJobs:
             if isinstance(last, Paused) and last.exit_code:
                 return last
         return None
+
+
+def is_starting(run_dir: Path, kind: str) -> bool:
+    """Whether a job of this kind was started here just now and its process still lives."""
+    since = time.time() - _START_S
+    return any(
+        job.kind == kind
+        and job.launcher == "local"
+        and job.host == socket.gethostname()
+        and job.submitted_at > since
+        and start_ticks(int(job.job_id)) is not None
+        for job in read_jobs(run_dir)
+    )
 
 
 def stop(run: Run) -> int:

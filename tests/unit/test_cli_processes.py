@@ -1,5 +1,9 @@
 """What a follower starts, and when: nothing twice, and no worker that nobody needs."""
 
+import os
+import socket
+import time
+
 import pytest
 
 from pike_hpc.cli.processes import LocalJobs
@@ -19,14 +23,28 @@ search: {strategy: rules}
 
 
 class NotedLauncher:
-    """Starts nothing; what it was asked to start."""
+    """Starts nothing; what it was asked to start. `run_dir`: it records this process as the job."""
 
-    def __init__(self):
-        self.started = []
+    def __init__(self, run_dir=None):
+        self.started, self.run_dir = [], run_dir
 
     def submit(self, jobs):
         self.started += [job.kind for job in jobs]
+        if self.run_dir is not None:
+            append_jobs(self.run_dir, tuple(record(job.kind, os.getpid()) for job in jobs))
         return ()
+
+
+def record(kind, pid, submitted_at=None):
+    return JobRecord(
+        job_id=str(pid),
+        kind=kind,
+        name=kind,
+        launcher="local",
+        host=socket.gethostname(),
+        submitted_at=time.time() if submitted_at is None else submitted_at,
+        argv=("x",),
+    )
 
 
 @pytest.fixture
@@ -37,8 +55,8 @@ def run(tmp_path):
     return Run.create(tmp_path / "run", resolved, tasks_of(resolved)[0])
 
 
-def follow(run):
-    now, launcher = [0.0], NotedLauncher()
+def follow(run, launcher=None):
+    now, launcher = [0.0], launcher or NotedLauncher()
     plan = tuple((Job(kind=kind, name=kind, argv=("true",)),) for kind in ("worker", "agent"))
     return LocalJobs(run, launcher, plan, clock=lambda: now[0]), launcher, now
 
@@ -56,6 +74,22 @@ def test_workers_start_with_the_agent(run):
     assert launcher.started == ["worker", "agent"]
     assert jobs.keep_going() == 0
     assert launcher.started == ["worker", "agent"], "they have not had the time to show themselves"
+
+
+def test_a_second_follower_starts_nothing_that_the_first_has_just_started(run):
+    first, launcher, _ = follow(run, NotedLauncher(run.dir))
+    second, other, _ = follow(run)
+    first.keep_going()
+    second.keep_going()
+    assert launcher.started == ["worker", "agent"]
+    assert other.started == []
+
+
+def test_jobs_that_have_ended_already_are_started_again(run):
+    append_jobs(run.dir, tuple(record(kind, 2**22 + 1) for kind in ("worker", "agent")))
+    jobs, launcher, _ = follow(run)
+    jobs.keep_going()
+    assert launcher.started == ["worker", "agent"]
 
 
 def test_a_worker_that_left_for_lack_of_work_comes_back_with_work(run):
@@ -94,8 +128,7 @@ def test_a_worker_that_says_why_it_cannot_work_is_not_started_again(run, capsys)
     jobs, launcher, now = follow(run)
     jobs.keep_going()
     put_work(run)
-    record = {"name": "w", "launcher": "local", "host": "h", "submitted_at": 0.0, "argv": ("x",)}
-    append_jobs(run.dir, (JobRecord(job_id="7", kind="worker", **record),))
+    append_jobs(run.dir, (record("worker", 7, submitted_at=0.0),))
     (run.dir / "slurm" / "7_0_log.out").write_text(OUTPUT)
     now[0] = 60.0
     assert jobs.keep_going() == 2
