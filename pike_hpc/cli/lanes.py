@@ -29,12 +29,7 @@ def open_lane(
     Raises:
         UsageError: no torch here, or the engine does not work here.
     """
-    if torch_version() is None:
-        raise UsageError(
-            "torch is not installed here, and judging needs it",
-            where=f"the Python at {sys.prefix}",
-            fix="make setup, or pip install 'pike-hpc[local]', on a machine that judges",
-        )
+    require_torch()
     with _scratch(tmp) as scratch:
         gpu = device.gpus[0] if device.torch_device == "cuda" else None
         chosen = _choose(engine, image)
@@ -47,6 +42,16 @@ def measure_isolation(engine: str, tmp: Path | None = None, image: str | None = 
     chosen = _choose(engine, image)
     with _scratch(tmp) as scratch, Lane("cpu", chosen, scratch=scratch, image=image) as lane:
         return lane.isolation
+
+
+def require_torch() -> None:
+    """Raises UsageError where this Python has no torch."""
+    if torch_version() is None:
+        raise UsageError(
+            "torch is not installed here, and judging needs it",
+            where=f"the Python at {sys.prefix}",
+            fix="make setup, or pip install 'pike-hpc[local]', on a machine that judges",
+        )
 
 
 class LaneJudge:

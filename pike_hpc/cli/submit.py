@@ -12,6 +12,7 @@ from pathlib import Path
 from pike_hpc.cli import processes
 from pike_hpc.cli.config import add_layers, resolve_from
 from pike_hpc.cli.follow import Follower
+from pike_hpc.cli.lanes import require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.simulate import SIMULATED, simulate
@@ -74,6 +75,8 @@ def submit(options: argparse.Namespace) -> int:
         if later is not None:
             print(f"# {later.what}: submit would refuse")
         return _print_plan(resolved, folder.absolute(), tasks)
+    if device is not None and not (folder / "run.yaml").exists():
+        require_torch()  # no folder is made for a run that could not judge
     run = _open_or_create(folder, resolved, tasks)
     return _go_on(run, device, tape)
 

@@ -27,6 +27,9 @@ from pike_hpc.llm.retry import RetryPolicy, Transient, with_retries
 
 OPENAI_URL = "https://api.openai.com/v1"
 
+_CONNECT_S = 10.0
+"""A host that doesn't even take a connection in this time is not there; an answer may take long."""
+
 _TRANSIENT = frozenset({408, 409, 425, 429})
 """With every 5xx: the statuses that the openai client itself would retry."""
 
@@ -60,7 +63,10 @@ class OpenAIModel:
         self._policy = policy or RetryPolicy()
         self._sleep, self._clock, self._rng = sleep, clock, rng or random.Random()
         self._client = openai.OpenAI(
-            api_key=key or "none", base_url=base_url, timeout=timeout_s, max_retries=0
+            api_key=key or "none",
+            base_url=base_url,
+            timeout=openai.Timeout(timeout_s, connect=_CONNECT_S),
+            max_retries=0,
         )
         self._lock = threading.Lock()
         self._drops_temperature = False
