@@ -85,7 +85,7 @@ def read_candidate(path: Path) -> str:
             valid=f"up to {_MAX_FILE_BYTES}",
         )
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # editors on Windows put a BOM first; Python drops it too
     except UnicodeDecodeError as error:
         raise UsageError(f"the candidate is not UTF-8 text: {error}", where=str(path)) from None
 
