@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pike_hpc.cli.lanes import open_lane
+from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.tasks import add_task_options, task_from
 from pike_hpc.config import env
 from pike_hpc.evaluate.device import Device, detect, image_digest
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         timeout_s=options.timeout_s,
     )
     print(f"judging {options.file} for {task.key} {task.name} on {device.why}", file=sys.stderr)
-    with open_lane(device, options.engine) as lane:
+    with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
         result = lane.evaluate(request, on_phase=_show_phase if sys.stderr.isatty() else None)
     if options.json:
         print(json.dumps(document(task, result), indent=2, sort_keys=False, allow_nan=False))

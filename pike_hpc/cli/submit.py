@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import signal
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.lanes import require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import SIMULATED, simulate
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import Resolved, difference, env
@@ -30,6 +30,9 @@ from pike_hpc.launch import (
 from pike_hpc.records import Task, UsageError
 from pike_hpc.sandbox import LATER
 from pike_hpc.worker import CassetteJudge
+
+_LOOK_S = 0.3
+"""Between two looks at journals and jobs."""
 
 
 def add_submit(parser: argparse.ArgumentParser) -> None:
@@ -164,25 +167,29 @@ def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
     follower = Follower(run)
     run.mailbox.reopen()
     keeper = processes.LocalJobs(run, LocalLauncher(run.dir, gpus=gpus), _plan(run, tape, gpus))
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    code = _follow(run, follower, keeper)
+    return code or follower.conclude()
+
+
+def _follow(run: Run, follower: Follower, keeper: processes.LocalJobs) -> int:
+    """Show the run until it is finished, its jobs kept going. 0, or why it stopped before."""
     try:
-        while not run.finished():
-            code = keeper.keep_going()
-            if code:
-                keeper.stop()
-                return code
+        with sigterm_as_ctrl_c():
+            while not run.finished():
+                code = keeper.keep_going()
+                if code:
+                    keeper.stop()
+                    return code
+                follower.show()
+                time.sleep(_LOOK_S)
             follower.show()
-            time.sleep(0.3)
-        follower.show()
-        keeper.wait()
+            keeper.wait()
     except KeyboardInterrupt:
         print("\nstopping: what is being judged is given back …", file=sys.stderr)
         keeper.stop()
         print(f"paused; continue with: pike-hpc resume {run.dir}", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-    return follower.conclude()
+    return 0
 
 
 def _plan(run: Run, tape: Tape, gpus: tuple[int, ...] = ()) -> processes.Plan:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pike_hpc.cli.lanes import open_lane
+from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.config import env
 from pike_hpc.evaluate import Admission
 from pike_hpc.evaluate.device import detect
@@ -107,7 +108,7 @@ def _check(options: argparse.Namespace) -> int:
     device = detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
     print(f"checking {len(tasks)} tasks on {device.why}", file=sys.stderr)
     rows = []
-    with open_lane(device, options.engine) as lane:
+    with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
         for task in tasks:
             admission = lane.admit(task)
             rows.append(_row(task, admission.admitted) | encode(admission))
