@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,7 +15,11 @@ from pathlib import Path
 from pike_hpc import sandbox
 from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.device import Device, torch_version
+from pike_hpc.machine import runs, start_ticks
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
+
+_OWNER = re.compile(r"pike-(\d+)-(\d+)-")
+"""Process and its start time in the name of a scratch folder."""
 
 
 @contextmanager
@@ -78,10 +86,23 @@ def _scratch(tmp: Path | None) -> Iterator[Path]:
             where="paths.tmp of the site",
             valid="a node-local folder that exists, such as /tmp",
         )
-    with tempfile.TemporaryDirectory(prefix="pike-", dir=tmp, ignore_cleanup_errors=True) as name:
+    parent = tmp or Path(tempfile.gettempdir())
+    sweep(parent)
+    prefix = f"pike-{os.getpid()}-{start_ticks(os.getpid())}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)  # a candidate of another uid passes through to its own folder
         yield folder
+
+
+def sweep(parent: Path) -> None:
+    """Delete the scratch of our own processes that were killed before they could."""
+    for folder in parent.glob("pike-*-*-*"):
+        owner = _OWNER.match(folder.name)
+        with contextlib.suppress(OSError):
+            mine = folder.stat().st_uid == os.geteuid() and not folder.is_symlink()
+            if owner and mine and runs(int(owner[1]), int(owner[2])) is False:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _choose(engine: str, image: str | None) -> sandbox.Engine:

@@ -1,4 +1,4 @@
-"""SIGTERM, as a scheduler or a service manager sends it, ends a command as Ctrl-C does: in order."""
+"""SIGTERM, as a scheduler sends it, ends a command as Ctrl-C does: in order."""
 
 from __future__ import annotations
 
