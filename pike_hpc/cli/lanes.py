@@ -15,11 +15,11 @@ from pathlib import Path
 from pike_hpc import sandbox
 from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.device import Device, torch_version
-from pike_hpc.machine import runs, start_ticks
+from pike_hpc.machine import pid_namespace, runs, start_ticks
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
 
-_OWNER = re.compile(r"pike-(\d+)-(\d+)-")
-"""Process and its start time in the name of a scratch folder."""
+_OWNER = re.compile(r"pike-(\d+)-(\d+)-(\d+)-")
+"""PID namespace, process and its start time in the name of a scratch folder."""
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _scratch(tmp: Path | None) -> Iterator[Path]:
         )
     parent = tmp or Path(tempfile.gettempdir())
     sweep(parent)
-    prefix = f"pike-{os.getpid()}-{start_ticks(os.getpid())}-"
+    prefix = f"pike-{owner_name(os.getpid())}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)  # a candidate of another uid passes through to its own folder
@@ -96,13 +96,27 @@ def _scratch(tmp: Path | None) -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Delete the scratch of our own processes that were killed before they could."""
-    for folder in parent.glob("pike-*-*-*"):
+    """Delete the scratch of our own processes that were killed before they could.
+
+    Those of another PID namespace are left alone: nobody here can tell whether they live.
+    """
+    for folder in parent.glob("pike-*-*-*-*"):
         owner = _OWNER.match(folder.name)
+        if owner is None or owner[1] != _namespace():
+            continue
         with contextlib.suppress(OSError):
             mine = folder.stat().st_uid == os.geteuid() and not folder.is_symlink()
-            if owner and mine and runs(int(owner[1]), int(owner[2])) is False:
+            if mine and runs(int(owner[2]), int(owner[3])) is False:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def owner_name(pid: int) -> str:
+    """How a scratch folder names the process that it belongs to."""
+    return f"{_namespace()}-{pid}-{start_ticks(pid)}"
+
+
+def _namespace() -> str:
+    return "".join(filter(str.isdigit, pid_namespace())) or "0"
 
 
 def _choose(engine: str, image: str | None) -> sandbox.Engine:
