@@ -18,8 +18,9 @@ from pike_hpc.evaluate.device import Device, torch_version
 from pike_hpc.machine import pid_namespace, runs, start_ticks
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
 
-_OWNER = re.compile(r"pike-(\d+)-(\d+)-(\d+)-")
-"""PID namespace, process and its start time in the name of a scratch folder."""
+_OWNER = re.compile(r"pike-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-")
+"""PID namespace, process and its start time in the name of a scratch folder, in hexadecimal: a
+socket's path below it may have 107 bytes."""
 
 
 @contextmanager
@@ -106,17 +107,18 @@ def sweep(parent: Path) -> None:
             continue
         with contextlib.suppress(OSError):
             mine = folder.stat().st_uid == os.geteuid() and not folder.is_symlink()
-            if mine and runs(int(owner[2]), int(owner[3])) is False:
+            if mine and runs(int(owner[2], 16), int(owner[3], 16)) is False:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 def owner_name(pid: int) -> str:
     """How a scratch folder names the process that it belongs to."""
-    return f"{_namespace()}-{pid}-{start_ticks(pid)}"
+    return f"{_namespace()}-{pid:x}-{start_ticks(pid) or 0:x}"
 
 
 def _namespace() -> str:
-    return "".join(filter(str.isdigit, pid_namespace())) or "0"
+    digits = "".join(filter(str.isdigit, pid_namespace()))
+    return f"{int(digits or 0):x}"
 
 
 def _choose(engine: str, image: str | None) -> sandbox.Engine:

@@ -1,7 +1,7 @@
 """How far an answer is from the truth, in units of what the input makes it move.
 
 E = RMS(y - y64) / S with S = RMS(y64(x) - y64(x')): an answer that ignores its input has E near 1
-whatever its scale, and honest float32 has 1e-7 to 1e-4 (reference/evaluator.md 3.2b, 3.3). Works
+whatever its scale, and honest float32 has 1e-7 to 1e-4 (docs/evaluator.md). Works
 on the methods of tensors it is handed and imports no torch itself.
 """
 

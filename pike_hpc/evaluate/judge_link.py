@@ -4,7 +4,7 @@ Everything that comes from the other side is hostile: the done pipe yields one b
 the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds: the flag
 O_NONBLOCK of an eventfd belongs to both sides, so a candidate could make the judge block. The
 input becomes visible after the clock starts and the output is taken before it stops, so work done
-early, late or elsewhere gains nothing (reference/evaluator.md 2.2.2).
+early, late or elsewhere gains nothing (docs/evaluator.md).
 """
 
 from __future__ import annotations

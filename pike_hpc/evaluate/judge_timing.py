@@ -1,9 +1,9 @@
 """Request latency of a candidate against the reference, in blocks next to each other in time.
 
 Every window gets an input that nobody has seen, every output is kept and compared with what the
-reference's runner answered to the same input (reference/evaluator.md 2.2). Order within a block
-alternates. While the reference is timed the candidate is stopped: CPU time alone does not tell
-whether it works, because children that nobody waits for take theirs with them.
+reference's runner answered to the same input. Order within a block alternates. While the
+reference is timed the candidate is stopped: CPU time alone does not tell whether it works, because
+children that nobody waits for take theirs with them.
 """
 
 from __future__ import annotations
