@@ -123,7 +123,11 @@ def journalled(run, kind):
 def test_it_ends_with_a_table_and_the_paths(place):
     folder, done = place
     assert "device: cpu" in done.stderr.splitlines()[0]
-    assert "judged" in done.stderr or "over" in done.stderr or "x at fp32" in done.stderr
+    for task in ("tasks/1 First: identity", "tasks/2 Second: identity"):
+        (line,) = [said for said in done.stderr.splitlines() if task in said]
+        assert "judged" in line
+        assert "best" in line
+        assert "left" in line
     assert "First" in done.stdout
     assert "Second" in done.stdout
     assert str(folder / "whole" / "archive.h5") in done.stdout
