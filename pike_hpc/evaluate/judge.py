@@ -159,7 +159,7 @@ class Judge:
             outcome.message = f"the task could not be judged: {printable(str(error), 400)}"
         return self._record(request, outcome, tail)
 
-    def admit(self, task: Task) -> Admission:
+    def admit(self, task: Task, small_only: bool) -> Admission:
         """What is to be said of a task before anyone is judged on it."""
         try:
             return self._bench(task).truth(WeightsBy.STATE)[1].admission
@@ -325,7 +325,7 @@ def serve(host: Host) -> None:
         if what == "evaluate":
             done = judge.evaluate(decode(EvalRequest, order["request"]))
         else:
-            done = judge.admit(decode(Task, order["task"]))
+            done = judge.admit(decode(Task, order["task"]), order["small_only"])
         host.deliver(done=encode(done))
 
 

@@ -147,9 +147,17 @@ class Lane:
         result = self._refuse(request) or self._judged(request, on_phase)
         return replace(result, lane_s=round(time.monotonic() - start, 3))
 
-    def admit(self, task: Task) -> Admission:
-        """Whether the task can be judged on, and how finely. Raises JudgeLost."""
-        message = {"order": "admit", "task": encode(task)}
+    def admit(self, task: Task, *, small_only: bool = False) -> Admission:
+        """Whether the task can be judged on, and how finely.
+
+        Args:
+            task: admitted in a judge that keeps it for candidates.
+            small_only: leave out what would take minutes on this device, with the reason.
+
+        Raises:
+            JudgeLost: the judge died or fell silent; the lane goes on with a new one.
+        """
+        message = {"order": "admit", "task": encode(task), "small_only": small_only}
         return decode(Admission, self._order(message, JUDGE_PATIENCE_S, None))
 
     def close(self) -> None:
