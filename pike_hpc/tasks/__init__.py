@@ -1,8 +1,10 @@
 """Tasks: `spec` finds them (no torch), `load` makes them models and inputs (torch)."""
 
 from pike_hpc.tasks.spec import (
+    Chosen,
     Suite,
     apply_overrides,
+    choose,
     effective_source,
     find_task,
     load_suite,
@@ -13,8 +15,10 @@ from pike_hpc.tasks.spec import (
 )
 
 __all__ = [
+    "Chosen",
     "Suite",
     "apply_overrides",
+    "choose",
     "effective_source",
     "find_task",
     "load_suite",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pike_hpc.records import Task, UsageError
 
@@ -32,13 +33,19 @@ def defects(source: str) -> str | None:
     A task defines a class `Model` and a function `get_inputs` (and, where the constructor
     takes arguments, `get_init_inputs`, which only a run can tell).
     """
+    if not source.strip():
+        return "the file is empty"
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "\d" in someone's docstring is not our concern
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
-        reason = getattr(error, "msg", None) or str(error)
+        reason = getattr(error, "msg", None) or str(error) or type(error).__name__
         return f"not parsable: {reason}" + (f" (line {line})" if line else "")
-    names = _defined_names(tree)
+    names = _defined_names(tree.body)
+    if "*" in names:  # from somewhere import *: only a run can tell
+        return None
     wanted = {"Model": "class Model", "get_inputs": "function get_inputs"}
     missing = [text for name, text in wanted.items() if name not in names]
     return f"defines no {' and no '.join(missing)}" if missing else None
@@ -94,16 +101,22 @@ def effective_source(task: Task) -> str:
     return apply_overrides(task.source, task.shape_overrides)
 
 
-def _defined_names(tree: ast.Module) -> set[str]:
-    """Classes, functions, imports and variables of the module."""
+def _defined_names(body: Sequence[ast.stmt]) -> set[str]:
+    """Classes, functions, imports and variables of the module, those under if and try included."""
     names: set[str] = set()
-    for node in tree.body:
+    for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Assign):
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            blocks = [node, *(node.handlers if isinstance(node, ast.Try) else [])]
+            for block in blocks:
+                for part in ("body", "orelse", "finalbody"):
+                    names |= _defined_names(getattr(block, part, []))
     return names
 
 
