@@ -1,20 +1,23 @@
 """A task's trusted source made runnable: the model class, models and inputs. Needs torch.
 
 Runs the source as a module of its own name, with its text in `linecache`, so that tracebacks,
-`inspect` and compilers see it. Leaves torch's global state (default dtype and device, random
-streams) as it was. Decides nothing about admission: that is the judge's.
+`inspect` and compilers see it. Leaves torch's global state (default dtype and device, gradients,
+random streams, Python's and numpy's included) as it was. Decides nothing about admission: that is
+the judge's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import linecache
+import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -26,6 +29,10 @@ LEGACY_INPUT_SEED = 0
 
 LEGACY_WEIGHT_SEED = 1
 """... and the weights, in the constructor, from one with this seed."""
+
+
+Device = torch.device | str
+"""Where tensors are made: cpu, cuda, or meta for shapes alone."""
 
 
 class TaskRefused(PikeError):
@@ -41,17 +48,17 @@ class LoadedTask:
     namespace: Mapping[str, Any]
     """What the source defines."""
 
-    def inputs(self, seed: int = LEGACY_INPUT_SEED) -> list[Any]:
-        """The arguments of forward, on the CPU, drawn after `torch.manual_seed(seed)`.
+    def inputs(self, seed: int = LEGACY_INPUT_SEED, device: Device = "cpu") -> list[Any]:
+        """The arguments of forward, drawn on `device` after `torch.manual_seed(seed)`.
 
         Raises:
             TaskRefused: get_inputs raises or returns no list.
         """
-        with _seeded(seed):
+        with _seeded(seed, device):
             return self._call("get_inputs")
 
-    def init_inputs(self) -> list[Any]:
-        """The constructor's arguments: the same at every call.
+    def init_inputs(self, device: Device = "cpu") -> list[Any]:
+        """The constructor's arguments: the same at every call on one kind of device.
 
         Drawn after get_inputs() from one stream with seed 0, PIKE's order, wherever the source
         draws them at random; without randomness in it the inputs are not made.
@@ -61,24 +68,67 @@ class LoadedTask:
         """
         if "get_init_inputs" not in self.namespace:
             return []
-        with _seeded(LEGACY_INPUT_SEED):
-            before = torch.random.get_rng_state()
+        with _seeded(LEGACY_INPUT_SEED, device):
+            before = _stream(device)
             values = self._call("get_init_inputs")
-            if torch.equal(before, torch.random.get_rng_state()):
+            if torch.equal(before, _stream(device)):
                 return values
-        with _seeded(LEGACY_INPUT_SEED):
+        with _seeded(LEGACY_INPUT_SEED, device):
             self._call("get_inputs")
             return self._call("get_init_inputs")
 
-    def make_model(self, seed: int = LEGACY_WEIGHT_SEED) -> nn.Module:
-        """A model in training mode on the CPU, built after `torch.manual_seed(seed)`.
+    def make_model(self, seed: int = LEGACY_WEIGHT_SEED, device: Device = "cpu") -> nn.Module:
+        """A model in training mode, built on `device` after `torch.manual_seed(seed)`.
 
         Raises:
             TaskRefused: the constructor raises.
         """
-        arguments = self.init_inputs()
-        with _seeded(seed), _refusing(self.task, "Model(*get_init_inputs())"):
+        arguments = self.init_inputs(device)
+        with _seeded(seed, device), _refusing(self.task, "Model(*get_init_inputs())"):
             return self.model_class(*arguments)
+
+    def state_dict(self) -> dict[str, torch.Tensor] | None:
+        """The weights that the task names, from its `get_state_dict()`; None where it has none.
+
+        Trusted code that reads the user's checkpoint: for the judge alone, never in a sandbox.
+
+        Raises:
+            TaskRefused: it raises, gives no mapping of names to tensors, or one that does not
+                fit the model.
+        """
+        if "get_state_dict" not in self.namespace:
+            return None
+        with _seeded(LEGACY_WEIGHT_SEED), _refusing(self.task, "get_state_dict()"):
+            given = self.namespace["get_state_dict"]()
+        if given is None:
+            return None
+        where, valid = f"{self.task.key}: get_state_dict()", "a mapping of names to tensors"
+        if not isinstance(given, Mapping):
+            raise TaskRefused(
+                f"get_state_dict() returns a {type(given).__name__}", where=where, valid=valid
+            )
+        for name, value in given.items():
+            if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+                raise TaskRefused(
+                    f"get_state_dict() has a {type(value).__name__} under {name!r}",
+                    where=where,
+                    valid=valid,
+                    fix="return the part of the checkpoint that holds the weights",
+                )
+        if (misfit := _misfit(self._own_state(), given)) is not None:
+            raise TaskRefused(
+                f"get_state_dict() does not fit Model(*get_init_inputs()): {misfit}",
+                where=where,
+                valid="the names and shapes of the model's own state_dict()",
+            )
+        return {name: value.detach() for name, value in given.items()}
+
+    def _own_state(self) -> Mapping[str, torch.Tensor]:
+        """Names and shapes; on no device where the constructor allows it."""
+        try:
+            return self.make_model(device="meta").state_dict()
+        except TaskRefused:
+            return self.make_model().state_dict()
 
     def _call(self, name: str) -> list[Any]:
         function: Callable[[], Any] = self.namespace[name]
@@ -141,11 +191,12 @@ def _refusing(task: Task, doing: str) -> Iterator[None]:
         yield
     except TaskRefused:
         raise
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
         raise TaskRefused(
             f"{doing} needs a module that is not here: {error}",
             where=task.key,
-            fix=f"pip install {error.name}" if error.name else None,
+            fix=f"install {package} into {sys.prefix}, not editable" if package else None,
         ) from error
     except (Exception, SystemExit) as error:
         raise TaskRefused(
@@ -153,18 +204,65 @@ def _refusing(task: Task, doing: str) -> Iterator[None]:
         ) from error
 
 
+def _misfit(own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str | None:
+    """How the given weights differ from the model's own in names and shapes, None if not."""
+    said = []
+    for what, names in (
+        ("missing", [name for name in own if name not in given]),
+        ("unexpected", [name for name in given if name not in own]),
+    ):
+        if names:
+            said.append(f"{what} {_first(names)}")
+    shapes = [
+        f"{name} is {tuple(given[name].shape)}, not {tuple(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in given and tensor.shape != given[name].shape
+    ]
+    if shapes:
+        said.append(_first(shapes))
+    return "; ".join(said) or None
+
+
+def _first(items: list[str], count: int = 3) -> str:
+    more = f" and {len(items) - count} more" if len(items) > count else ""
+    return ", ".join(items[:count]) + more
+
+
+def _stream(device: Device) -> torch.Tensor:
+    """The state of torch's random stream there; nothing is drawn on device meta."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.random.get_rng_state()
+
+
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch inside, and put random streams, default dtype and device back after."""
+def _seeded(seed: int, device: Device = "cpu") -> Iterator[None]:
+    """Inside, tensors are made on `device` and every stream is seeded; after, all is put back.
+
+    The device is set as the default one rather than by `with torch.device`, which a task that
+    calls `torch.set_default_device` itself would leave in disorder. The CPU is not set at all:
+    whatever surrounds the call, such as `with torch.device("meta")`, goes on.
+    """
+    place = torch.device(device)
     devices: list[int] = []
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if place.type == "cuda" or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         devices = list(range(torch.cuda.device_count()))
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    dtype, default = torch.get_default_dtype(), torch.get_default_device()
+    gradients = torch.is_grad_enabled()
+    python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
         try:
+            if place.type != "cpu":
+                torch.set_default_device(place)
             yield
         finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            torch.set_grad_enabled(gradients)
             torch.set_default_dtype(dtype)
-            if torch.get_default_device() != device:
-                torch.set_default_device(device)
+            if torch.get_default_device() != default:
+                # None rather than the CPU: a default that is set costs every call of torch.
+                torch.set_default_device(None if default.type == "cpu" else default)

@@ -1,8 +1,10 @@
 """A task's source run: seeds, PIKE's order, global state left alone, named refusals."""
 
 import inspect
+import random
 import textwrap
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -127,3 +129,127 @@ def test_a_raising_constructor_and_wrong_inputs_are_named_refusals():
         loaded.make_model()
     with pytest.raises(TaskRefused, match="returns a int"):
         loaded.inputs()
+
+
+NUMPY_AND_RANDOM = """
+    import random
+    import numpy as np
+    import torch
+    from torch import nn
+    class Model(nn.Module): ...
+    def get_inputs():
+        return [torch.tensor([random.random(), np.random.rand()])]
+"""
+
+
+def test_pythons_and_numpys_streams_are_seeded_and_put_back():
+    loaded = build(task(NUMPY_AND_RANDOM))
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    assert torch.equal(loaded.inputs(5)[0], loaded.inputs(5)[0])
+    assert (loaded.inputs(5)[0] != loaded.inputs(6)[0]).all()
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_a_device_is_where_tensors_are_made_and_does_not_leak():
+    loaded = build(task(DRAWING))
+    assert loaded.inputs(device="meta")[0].is_meta
+    assert loaded.init_inputs("meta")[0].is_meta
+    assert loaded.make_model(device=torch.device("meta")).weight.is_meta
+    assert not torch.zeros(1).is_meta
+    assert torch.equal(loaded.inputs(device="cpu")[0], loaded.inputs()[0])
+
+
+def test_the_device_that_surrounds_a_call_goes_on():
+    loaded = build(task(DRAWING))
+    with torch.device("meta"):
+        assert loaded.make_model().weight.is_meta
+        assert torch.zeros(1).is_meta
+
+
+def test_a_task_that_changes_globals_changes_them_for_itself():
+    source = textwrap.dedent(DRAWING).replace(
+        "super().__init__()",
+        "super().__init__(); torch.set_default_device('cpu'); torch.set_grad_enabled(False); "
+        "torch.set_default_dtype(torch.float64)",
+    )
+    loaded = build(task(source))
+    assert loaded.make_model(device="meta").weight.dtype is torch.float64
+    assert (torch.get_default_dtype(), torch.is_grad_enabled()) == (torch.float32, True)
+    assert torch.get_default_device() == torch.device("cpu")
+    assert not torch.zeros(1).is_meta
+
+
+LAYER = """
+    import torch
+    from torch import nn
+    class Model(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.layer = nn.Linear(width, 2)
+            self.norm = nn.BatchNorm1d(2)
+    def get_inputs():
+        return [torch.randn(4, 3)]
+    def get_init_inputs():
+        return [3]
+    def get_state_dict():
+"""
+
+
+def with_weights(body: str):
+    return build(task(LAYER + f"        {body}\n"))
+
+
+def test_the_weights_that_a_task_names():
+    loaded = with_weights(
+        "state = Model(3).state_dict(); state['layer.bias'].fill_(7); return state"
+    )
+    state = loaded.state_dict()
+    assert state is not None
+    assert list(state) == list(loaded.make_model().state_dict())
+    assert state["layer.bias"].tolist() == [7, 7]
+    loaded.make_model().load_state_dict(state)
+
+
+def test_parameters_are_weights_without_their_gradients():
+    state = with_weights(
+        "m = Model(3); return dict(m.state_dict(keep_vars=True), **dict(m.named_parameters()))"
+    ).state_dict()
+    assert state is not None
+    assert not any(tensor.requires_grad for tensor in state.values())
+
+
+def test_a_task_without_weights_of_its_own_has_none():
+    assert build(task(DRAWING)).state_dict() is None
+    assert with_weights("return None").state_dict() is None
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise OSError('no such checkpoint')", "raised OSError: no such checkpoint"),
+        ("return torch.load('/nonexistent.pt')", "raised FileNotFoundError: .*nonexistent.pt"),
+        ("return [1]", "returns a list"),
+        ("return Model(3)", "returns a Model"),
+        ("return {'epoch': 3, 'model': {}}", "has a int under 'epoch'"),
+        ("return {0: torch.zeros(1)}", "has a Tensor under 0"),
+        (
+            "return {}",
+            "missing layer.weight, layer.bias, norm.weight and 4 more",
+        ),
+        (
+            "return {'module.' + k: v for k, v in Model(3).state_dict().items()}",
+            "unexpected module.layer.weight, module.layer.bias, module.norm.weight and 4 more",
+        ),
+        ("return Model(5).state_dict()", r"layer.weight is \(2, 5\), not \(2, 3\)"),
+    ],
+)
+def test_weights_that_do_not_fit_are_a_named_refusal(body, message):
+    with pytest.raises(TaskRefused, match=message) as error:
+        with_weights(body).state_dict()
+    assert error.value.where.startswith("s/1")
+
+
+def test_weights_are_compared_with_a_model_that_needs_real_numbers_to_be_built():
+    source = LAYER.replace("super().__init__()", "super().__init__(); torch.ones(1).item()")
+    loaded = build(task(source + "        return Model(3).state_dict()\n"))
+    assert loaded.state_dict() is not None
