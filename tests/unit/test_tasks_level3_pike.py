@@ -4,33 +4,94 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.tasks import find_task  # noqa: E402
+from pike_hpc.tasks import find_task, load_suite  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
+IMAGES = (10, 3, 224, 224)
+# id: name, init arguments, shapes of the inputs, shape of the output, parameters
 PUBLISHED = {
-    "1": ([1000, [400, 800], 500], [(1, 1000)], (1, 500), 1_121_700),
-    "4": ([10], [(1, 1, 32, 32)], (1, 10), 61_706),
-    "8": ([3, 64, 1], [(10, 3, 224, 224)], (10, 64, 224, 224), 39_168),
-    "13": ([32, 64], [(10, 32, 224, 224)], (10, 64, 112, 112), 2_112),
-    "17": ([3, 6, 64, 64], [(10, 3, 224, 224)], (10, 128, 224, 224), 3_992),
-    "20": ([1000], [(10, 3, 224, 224)], (10, 1000), 3_504_872),
-    "33": ([1024, 256, 128], [(8, 1024), (8, 256)], (8, 128), 360_832),
-    "43": ([768, 8, 0.0, 0.0, 1024], [(128, 512, 768)], (128, 512, 768), 2_362_368),
+    "1": ("MLP", [1000, [400, 800], 500], [(1, 1000)], (1, 500), 1_121_700),
+    "2": ("ShallowWideMLP", [1000, [2000, 2000], 10], [(1, 1000)], (1, 10), 6_024_010),
+    "4": ("LeNet5", [10], [(1, 1, 32, 32)], (1, 10), 61_706),
+    "6": (
+        "GoogleNetInceptionModule",
+        [480, 192, 96, 208, 16, 48, 64],
+        [(10, 480, 224, 224)],
+        (10, 512, 224, 224),
+        376_176,
+    ),
+    "8": ("ResNetBasicBlock", [3, 64, 1], [IMAGES], (10, 64, 224, 224), 39_168),
+    "9": ("ResNet18", [1000], [(2, 3, 224, 224)], (2, 1000), 11_689_512),
+    "10": ("ResNet101", [[3, 4, 23, 3], 1000], [IMAGES], (10, 1000), 44_549_160),
+    "13": (
+        "DenseNet121TransitionLayer",
+        [32, 64],
+        [(10, 32, 224, 224)],
+        (10, 64, 112, 112),
+        2_112,
+    ),
+    "14": (
+        "DenseNet121DenseBlock",
+        [6, 32, 32],
+        [(10, 32, 224, 224)],
+        (10, 224, 224, 224),
+        194_880,
+    ),
+    "15": ("DenseNet121", [32, 10], [IMAGES], (10, 10), 9_854_346),
+    "16": ("DenseNet201", [32, 10], [IMAGES], (10, 10), 30_064_778),
+    "17": ("SqueezeNetFireModule", [3, 6, 64, 64], [IMAGES], (10, 128, 224, 224), 3_992),
+    "19": ("MobileNetV1", [1000, 3, 1.0], [IMAGES], (10, 1000), 4_231_976),
+    "20": ("MobileNetV2", [1000], [IMAGES], (10, 1000), 3_504_872),
+    "21": (
+        "EfficientNetMBConv",
+        [112, 192, 5, 2, 6],
+        [(10, 112, 224, 224)],
+        (10, 192, 112, 112),
+        224_160,
+    ),
+    "22": ("EfficientNetB0", [1000], [IMAGES], (10, 1000), 3_922_408),
+    "23": ("EfficientNetB1", [1000], [(10, 3, 240, 240)], (10, 1000), 2_661_928),
+    "24": ("EfficientNetB2", [1000], [(2, 3, 224, 224)], (2, 1000), 6_868_328),
+    "25": (
+        "ShuffleNetUnit",
+        [240, 480, 3],
+        [(10, 240, 224, 224)],
+        (10, 480, 224, 224),
+        147_480,
+    ),
+    "26": ("ShuffleNet", [1000], [IMAGES], (10, 1000), 3_338_524),
+    "27": ("RegNet", [3, 3, [64, 128, 256], 10], [(8, 3, 224, 224)], (8, 10), 1_149_770),
+    "33": ("VanillaRNN", [1024, 256, 128], [(8, 1024), (8, 256)], (8, 128), 360_832),
+    "43": (
+        "MinGPTCausalAttention",
+        [768, 8, 0.0, 0.0, 1024],
+        [(128, 512, 768)],
+        (128, 512, 768),
+        2_362_368,
+    ),
 }
 
 
+def test_the_suite_holds_these_tasks_under_the_published_names():
+    names = {task.id: task.name for task in load_suite("level3-pike").tasks}
+    wanted = {task_id: row[0] for task_id, row in PUBLISHED.items()}
+    assert {task_id: names.get(task_id) for task_id in wanted} == wanted
+
+
 @pytest.mark.parametrize("task_id", PUBLISHED)
-def test_shapes_init_arguments_and_parameters(task_id):
-    init_inputs, input_shapes, output_shape, parameters = PUBLISHED[task_id]
+def test_shapes_dtypes_init_arguments_and_parameters(task_id):
+    _, init_inputs, input_shapes, output_shape, parameters = PUBLISHED[task_id]
     loaded = build(find_task(f"level3-pike/{task_id}"))
     assert loaded.init_inputs() == init_inputs
     with torch.device("meta"):
         model = loaded.make_model().eval()
         inputs = loaded.inputs()
-        assert [tuple(x.shape) for x in inputs] == input_shapes
-        assert tuple(model(*inputs).shape) == output_shape
+        output = model(*inputs)
+    assert [tuple(x.shape) for x in inputs] == input_shapes
+    assert tuple(output.shape) == output_shape
+    assert {x.dtype for x in [*inputs, output]} == {torch.float32}
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 

@@ -1,4 +1,7 @@
-"""MobileNetV2 without residual connections."""
+"""MobileNetV2.
+
+Quirk: no residual connections: a block never adds its input, whatever its stride and widths.
+"""
 
 import torch
 import torch.nn as nn

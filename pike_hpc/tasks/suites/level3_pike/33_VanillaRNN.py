@@ -1,4 +1,7 @@
-"""One step of a vanilla RNN that keeps its hidden state between calls."""
+"""One step of a vanilla RNN that keeps its hidden state between calls.
+
+Quirk: the state is a plain tensor, drawn before the weights and overwritten in place by the input.
+"""
 
 import torch
 import torch.nn as nn

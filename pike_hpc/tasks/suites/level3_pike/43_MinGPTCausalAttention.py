@@ -15,7 +15,7 @@ class Model(nn.Module):
         self.attn_dropout = nn.Dropout(attn_pdrop)
         self.resid_dropout = nn.Dropout(resid_pdrop)
         causal = torch.tril(torch.ones(max_seqlen, max_seqlen))
-        self.register_buffer("mask", causal.view(1, 1, max_seqlen, max_seqlen))
+        self.register_buffer("bias", causal.view(1, 1, max_seqlen, max_seqlen))
         self.n_head = n_head
 
     def forward(self, x):
@@ -26,7 +26,7 @@ class Model(nn.Module):
         v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
 
         att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf"))
+        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
         att = F.softmax(att, dim=-1)
         att = self.attn_dropout(att)
         y = att @ v
