@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = next((a for a in arguments if not a.startswith("-")), "")
     parser = _parser(name)
     options = parser.parse_args(arguments)
+    options.arguments = arguments
     if options.command is None:
         parser.print_help()
         return 0

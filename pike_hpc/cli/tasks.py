@@ -1,20 +1,21 @@
-"""`pike-hpc tasks list|show|check`: suites, one task, admission."""
+"""`pike-hpc tasks list|show|check|table`: suites, one task, admission, admission's table."""
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from pike_hpc.cli.lanes import open_lane
-from pike_hpc.cli.signals import sigterm_as_ctrl_c
+from pike_hpc.cli.tasks_check import Row, check, document, exit_code, refusals, row
+from pike_hpc.cli.tasks_table import as_markdown, as_text
 from pike_hpc.config import env
-from pike_hpc.evaluate import Admission
-from pike_hpc.evaluate.device import detect
-from pike_hpc.records import Task, UsageError, Variant, encode
-from pike_hpc.tasks import find_task, load_suite, suites
+from pike_hpc.evaluate.device import Device, detect
+from pike_hpc.evaluate.screen import printable
+from pike_hpc.records import Task, UsageError, Variant
+from pike_hpc.tasks import Chosen, choose, effective_source, find_task
 
 
 def add_task_options(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +45,14 @@ def task_from(options: argparse.Namespace) -> Task:
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("action", choices=["list", "show", "check"])
-    parser.add_argument("task", nargs="?", metavar="SUITE[/ID]", help="default: every suite")
+    parser.add_argument("action", choices=list(_ACTIONS))
+    parser.add_argument(
+        "task",
+        nargs="?",
+        metavar="SUITE[/RANGE]",
+        help="a suite, some of it (level3-pike/1-10,17), a folder or a file; default: every "
+        "suite. `table` takes the JSON of a check and prints it in markdown",
+    )
     parser.add_argument("--device", default="auto", help="where `check` runs the models")
     parser.add_argument("--engine", default="auto", help="isolation of `check`")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -54,85 +61,97 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """List and show need no torch; check does."""
-    if options.action == "show":
-        return _show(options)
-    return _list(options) if options.action == "list" else _check(options)
+    """Only check needs torch."""
+    return _ACTIONS[options.action](options)
 
 
-def _selected(options: argparse.Namespace) -> tuple[list[Task], list[tuple[Path, str]]]:
-    if options.task and ("/" in options.task and not Path(options.task).is_dir()):
-        return [task_from(options)], []
-    names = (options.task,) if options.task else suites(options.tasks_root)
-    loaded = [load_suite(name, tasks_root=options.tasks_root) for name in names]
-    tasks = [task for suite in loaded for task in suite.tasks]
-    return tasks, [refusal for suite in loaded for refusal in suite.refused]
+def _chosen(options: argparse.Namespace) -> Chosen:
+    return choose(
+        options.task,
+        tasks_root=options.tasks_root,
+        variant=Variant(options.variant),
+        shape_overrides=dict(_shape(text) for text in options.shape),
+    )
 
 
 def _list(options: argparse.Namespace) -> int:
-    tasks, refused = _selected(options)
+    chosen = _chosen(options)
     if options.json:
-        print(json.dumps({"schema_version": 1, "tasks": [_row(t) for t in tasks]}, indent=2))
+        listed = [row(task) for task in chosen.tasks]
+        _print_json({"tasks": listed, "refused": refusals(chosen.refused)})
     else:
-        for task in tasks:
-            print(f"{task.key:<28} {task.name}")
-    _name_refused(refused)
-    return 3 if refused and tasks else 2 if refused else 0
-
-
-def _row(task: Task, admitted: bool | None = None) -> dict[str, Any]:
-    return {
-        "task": task.key,
-        "suite": task.suite,
-        "id": task.id,
-        "name": task.name,
-        "variants": [v.value for v in Variant],
-        "admitted": admitted,
-    }
+        width = max((len(printable(task.key)) for task in chosen.tasks), default=0)
+        for task in chosen.tasks:
+            print(f"{printable(task.key):<{width}}  {printable(task.name)}")
+    _name_refused(chosen)
+    return 3 if chosen.refused else 0
 
 
 def _show(options: argparse.Namespace) -> int:
     if not options.task:
         raise UsageError("tasks show needs a TASK", valid="SUITE/ID or a file, as `level3-pike/4`")
     task = task_from(options)
+    source = effective_source(task)
     if options.json:
-        row = _row(task) | {"digest": task.digest, "source": task.source}
-        print(json.dumps({"schema_version": 1, **row}, indent=2))
+        overrides = dict(task.shape_overrides)
+        more = {"digest": task.digest, "shape_overrides": overrides, "source": source}
+        _print_json(row(task) | more)
     else:
-        print(f"# {task.key} {task.name}\n# digest {task.digest}\n{task.source}", end="")
+        head = f"{task.key} {task.name}"
+        print(f"# {printable(head)}\n# digest {task.digest}\n{source}", end="")
     return 0
 
 
 def _check(options: argparse.Namespace) -> int:
-    tasks, refused = _selected(options)
+    chosen = _chosen(options)
     device = detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
-    print(f"checking {len(tasks)} tasks on {device.why}", file=sys.stderr)
-    rows = []
-    with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
-        for task in tasks:
-            admission = lane.admit(task)
-            rows.append(_row(task, admission.admitted) | encode(admission))
-            if not options.json:
-                print(f"{task.key:<20} {task.name:<28} {_summary(admission)}", flush=True)
+    print(f"checking {len(chosen.tasks)} tasks on {device.why}", file=sys.stderr)
+    rows: list[Row] = []
+    try:
+        check(chosen, device, options.engine, sys.stderr, rows)
+    except KeyboardInterrupt:
+        _print_check(options, chosen, device, rows)  # minutes of work, and true as far as it goes
+        raise
+    _print_check(options, chosen, device, rows)
+    return exit_code(rows, chosen.refused)
+
+
+def _print_check(
+    options: argparse.Namespace, chosen: Chosen, device: Device, rows: list[Row]
+) -> None:
     if options.json:
-        print(json.dumps({"schema_version": 1, "tasks": rows}, indent=2, allow_nan=False))
-    _name_refused(refused)
-    return 0 if all(row["admitted"] for row in rows) and not refused else 3
+        now = datetime.datetime.now(datetime.UTC)
+        _print_json(document(rows, chosen, device, options.arguments, now))
+    else:
+        print(as_text(rows, refusals(chosen.refused)))
+    _name_refused(chosen)
 
 
-def _summary(admission: Admission) -> str:
-    if not admission.admitted:
-        return f"refused: {admission.reason}"
-    mildest = min(admission.mutants.values(), default=float("inf"))
-    return (
-        f"admitted at {', '.join(admission.limits)}; signal {admission.signal:.2g}, "
-        f"noise {admission.noise:.1g}, mildest mutant {mildest:.2g}"
-    )
+def _table(options: argparse.Namespace) -> int:
+    if not options.task:
+        raise UsageError("tasks table needs a FILE", valid="what `tasks check --json` printed")
+    path = Path(options.task)
+    try:
+        print(as_markdown(json.loads(path.read_text("utf-8"))), end="")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"this is no table of tasks: {type(error).__name__}: {error}",
+            where=str(path),
+            valid="what `pike-hpc tasks check --json` printed",
+        ) from None
+    return 0
 
 
-def _name_refused(refused: list[tuple[Path, str]]) -> None:
-    for path, reason in refused:
-        print(f"refused {path}: {reason}", file=sys.stderr)
+_ACTIONS = {"list": _list, "show": _show, "check": _check, "table": _table}
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    print(json.dumps({"schema_version": 1, **content}, indent=2, allow_nan=False))
+
+
+def _name_refused(chosen: Chosen) -> None:
+    for path, reason in chosen.refused:
+        print(f"refused {printable(str(path))}: {printable(reason)}", file=sys.stderr)
 
 
 def _shape(text: str) -> tuple[str, int]:
