@@ -13,6 +13,7 @@ import linecache
 import random
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,9 +70,9 @@ class LoadedTask:
         if "get_init_inputs" not in self.namespace:
             return []
         with _seeded(LEGACY_INPUT_SEED, device):
-            before = _stream(device)
+            before = _streams(device)
             values = self._call("get_init_inputs")
-            if torch.equal(before, _stream(device)):
+            if all(torch.equal(a, b) for a, b in zip(before, _streams(device), strict=True)):
                 return values
         with _seeded(LEGACY_INPUT_SEED, device):
             self._call("get_inputs")
@@ -149,8 +150,10 @@ def build(task: Task) -> LoadedTask:
     """
     try:
         source = effective_source(task)
-        code = compile(source, _file_name(task), "exec")
-    except (SyntaxError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler, about odd escapes in docstrings
+            code = compile(source, _file_name(task), "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TaskRefused(f"the task's source is no Python: {error}", where=task.key) from error
     except UsageError as error:
         raise TaskRefused(error.what, where=task.key, valid=error.valid) from error
@@ -228,11 +231,12 @@ def _first(items: list[str], count: int = 3) -> str:
     return ", ".join(items[:count]) + more
 
 
-def _stream(device: Device) -> torch.Tensor:
-    """The state of torch's random stream there; nothing is drawn on device meta."""
+def _streams(device: Device) -> list[torch.Tensor]:
+    """Where the random streams stand that factories on `device` may draw from."""
+    states = [torch.random.get_rng_state()]
     if torch.device(device).type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.random.get_rng_state()
+        states.append(torch.cuda.get_rng_state(device))
+    return states
 
 
 @contextlib.contextmanager

@@ -36,9 +36,7 @@ def defects(source: str) -> str | None:
     if not source.strip():
         return "the file is empty"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in someone's docstring is not our concern
-            tree = ast.parse(source)
+        tree = _parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         reason = getattr(error, "msg", None) or str(error) or type(error).__name__
@@ -56,7 +54,7 @@ def module_integers(source: str) -> dict[str, int]:
 
     Simple arithmetic on integers and on earlier such names counts: `N = 2 * 1024`.
     """
-    return {name: value for name, _, value in _integer_assignments(ast.parse(source))}
+    return {name: value for name, _, value in _integer_assignments(_parse(source))}
 
 
 def apply_overrides(source: str, overrides: Mapping[str, int]) -> str:
@@ -70,7 +68,7 @@ def apply_overrides(source: str, overrides: Mapping[str, int]) -> str:
     check_overrides(source, overrides, where=None)
     lines = re.split(rb"(?<=\n)|(?<=\r)(?!\n)", source.encode())
     # From the last to the first, so that earlier positions stay true.
-    for name, node, _ in reversed(list(_integer_assignments(ast.parse(source)))):
+    for name, node, _ in reversed(list(_integer_assignments(_parse(source)))):
         if name not in overrides:
             continue
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
@@ -99,6 +97,13 @@ def check_overrides(source: str, overrides: Mapping[str, int], *, where: str | N
 def effective_source(task: Task) -> str:
     """The task's source with its shape overrides applied: what is run, shown and rewritten."""
     return apply_overrides(task.source, task.shape_overrides)
+
+
+def _parse(source: str) -> ast.Module:
+    """The tree, without the compiler's word about odd escapes in someone's docstring."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def _defined_names(body: Sequence[ast.stmt]) -> set[str]:

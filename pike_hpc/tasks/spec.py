@@ -6,6 +6,7 @@ A suite is shipped with the package (`level3-pike`) or any folder of KernelBench
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -181,14 +182,20 @@ def _task_file(path: Path) -> Task:
 
 
 def _is_file(text: str) -> bool:
-    return text.endswith(".py") or (Path(text).is_file())
+    with contextlib.suppress(OSError):
+        return text.endswith(".py") or Path(text).is_file()
+    return False
 
 
 def _is_suite(text: str, tasks_root: Path | None) -> bool:
     """Whether the text names a suite or a folder, and not a task of one."""
-    if text.strip("/") in _found(tasks_root).folders or Path(text).expanduser().is_dir():
+    if text.strip("/") in _found(tasks_root).folders:
         return True
-    return tasks_root is not None and (tasks_root.expanduser() / text).is_dir()
+    with contextlib.suppress(OSError):  # too long for a path
+        if tasks_root is not None and (tasks_root.expanduser() / text).is_dir():
+            return True
+        return Path(text).expanduser().is_dir()
+    return False
 
 
 def _is_path(text: str) -> bool:
