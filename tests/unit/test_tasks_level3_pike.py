@@ -114,6 +114,18 @@ def test_the_rnn_keeps_its_state_between_calls():
         assert torch.equal(model(x, h0), first)
 
 
+def test_a_residual_block_draws_its_shortcut_first_and_registers_it_last():
+    model = build(find_task("level3-pike/9")).make_model(seed=1)
+    torch.manual_seed(1)
+    shapes = [(3, 64, 7), *[(64, 64, 3)] * 4, (64, 128, 1), (64, 128, 3)]
+    *_, shortcut, first = [torch.nn.Conv2d(*shape, bias=False).weight for shape in shapes]
+    block = model.layer2[0]
+    assert torch.equal(block.downsample[0].weight, shortcut)
+    assert torch.equal(block.conv1.weight, first)
+    names = [name for name, _ in block.named_children() if name != "relu"]
+    assert names == ["conv1", "bn1", "conv2", "bn2", "downsample"]
+
+
 def test_mobilenet_starts_as_described():
     model = build(find_task("level3-pike/20")).make_model()
     last = [m for m in model.modules() if isinstance(m, torch.nn.Linear)][-1]
