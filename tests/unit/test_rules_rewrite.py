@@ -38,13 +38,15 @@ def reason_of(text: str, *rules: str, toolchain: Toolchain = FULL, device: str =
     return made.reason
 
 
+NO_CONVOLUTION = {"1", "2", "31", "33", "43", "44", "48", "49", "50"}
 APPLIES = {
     "identity": set(SOURCES),
-    "sdpa": {"43"},
+    "sdpa": {"31", "43", "44"},
     "packed_linear": {"17"},
-    "fold_batch_norm": {"8", "20"},
-    "pool_first": {"13"},
-    "channels_last": {"4", "8", "13", "17", "20"},
+    # 4, 6, 17, 29 and 30 have no BatchNorm after convolutions, in 13 and 14 it comes first.
+    "fold_batch_norm": set(SOURCES) - NO_CONVOLUTION - {"4", "6", "13", "14", "17", "29", "30"},
+    "pool_first": {"13", "15", "16"},
+    "channels_last": set(SOURCES) - NO_CONVOLUTION,
     "half_body": set(SOURCES) - {"33"},
     "compile_default": set(SOURCES),
     "compile_max_autotune": set(SOURCES),
@@ -75,7 +77,7 @@ def test_every_composition_gives_python_with_modelnew_that_repeats_exactly(task_
             defined = {n.name for n in ast.parse(first.source).body if isinstance(n, ast.ClassDef)}
             assert {"Model", "ModelNew"} <= defined
             assert all(name in ast.get_docstring(ast.parse(first.source)) for name in rules)
-    assert 2 <= made <= 12
+    assert 2 <= made <= 13
 
 
 @pytest.mark.parametrize("device", DEVICES)
