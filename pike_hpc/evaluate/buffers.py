@@ -11,18 +11,27 @@ import mmap
 import os
 
 _F_ADD_SEALS = 1033
-_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 1, 2, 4, 8
+_F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE, _F_SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
 """linux/fcntl.h; the fcntl module of Python 3.11 names them only on some builds."""
 
 
 class SharedBuffer:
     """A memfd of fixed size, mapped here and handed to a runner by descriptor."""
 
-    def __init__(self, name: str, size_bytes: int) -> None:
+    def __init__(self, name: str, size_bytes: int, *, ours_alone: bool = False) -> None:
+        """Map `size_bytes` zeros.
+
+        Args:
+            name: what /proc calls it.
+            size_bytes: for good.
+            ours_alone: only this mapping can write it; runners may read it (Linux 5.1).
+        """
         self.fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size_bytes)
-        fcntl.fcntl(self.fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
         self.map = mmap.mmap(self.fd, size_bytes)
+        seals = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL
+        seals |= _F_SEAL_FUTURE_WRITE if ours_alone else 0
+        fcntl.fcntl(self.fd, _F_ADD_SEALS, seals)
         self.bytes = memoryview(self.map)
         self.size_bytes = size_bytes
 

@@ -26,8 +26,8 @@ K, K_SMALL, SMALL_ELEMENTS = 3.0, 10.0, 1_000
 SPIKE = 50.0
 """No element is off by more than this many signals."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
-PIECE = 1 << 18
-"""Elements compared at a time: a few float64 pieces fit a core's cache."""
+PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
+"""Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
 MIN_SIGNAL, MAX_NOISE = 1e-2, 1e-3
 """Admission: signal over RMS at least, float32 noise over signal at most."""
 
@@ -78,8 +78,9 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     Outputs reach 10^8 elements: whole float64 copies would cost more than the model.
     """
     flat = [real(t).reshape(-1) for t in tensors]
-    for start in range(0, flat[0].numel(), PIECE):
-        yield tuple(t[start : start + PIECE].double() for t in flat)
+    piece = PIECE.get(flat[0].device.type, PIECE["cpu"])
+    for start in range(0, flat[0].numel(), piece):
+        yield tuple(t[start : start + piece].double() for t in flat)
 
 
 def signal_of(answers: Sequence[Tensor]) -> float:

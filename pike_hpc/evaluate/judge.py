@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import socket
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,13 @@ from typing import Any
 import torch
 
 from pike_hpc.evaluate.admission import Admission
-from pike_hpc.evaluate.judge_admission import Yardstick, admit
+from pike_hpc.evaluate.judge_bench import Bench, Unfit
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
-from pike_hpc.evaluate.judge_verdict import (
-    Exam,
-    Examiner,
-    NeedSeed,
-    Outcome,
-    Verdict,
-    conclude,
-    set_exam,
-)
+from pike_hpc.evaluate.judge_marks import Verdict
+from pike_hpc.evaluate.judge_truth import Secrets, WeightsBy
+from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
 from pike_hpc.evaluate.logs import clean
-from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import Channel
@@ -50,86 +43,13 @@ from pike_hpc.records import (
     encode,
 )
 from pike_hpc.sandbox import protect_memory
-from pike_hpc.tasks import effective_source
-from pike_hpc.tasks.load import LoadedTask, build
 
 WARM_TASKS = 2
 """Tasks whose reference runner and float64 twin are kept."""
 
-FRESH_EXAM_S = 0.5
-"""An exam that took longer to prepare is kept for the next candidate of the task."""
-
 SEARCH_BUDGET_S = 2.0
 HALF_WIDTH = {"cpu": 0.02, "cuda": 0.01}
 """When an interval is narrow enough; a CPU shared with the system is noisier."""
-
-
-class Unfit(Exception):
-    """The task can't be judged on; the message says why."""
-
-
-class Bench:
-    """One task, ready to judge on: truths by way of weights, and the reference's runner."""
-
-    def __init__(self, task: Task, host: Host, device: torch.device, secrets: Secrets) -> None:
-        self.task, self._host, self._device, self._secrets = task, host, device, secrets
-        self._loaded: LoadedTask = build(task)
-        self._ready: dict[WeightsBy, tuple[Truth, Yardstick]] = {}
-        self._exams: dict[WeightsBy, Exam] = {}
-        self._runner: RunnerLink | None = None
-        self._runner_has: WeightsBy | None = None
-
-    def truth(self, by: WeightsBy) -> tuple[Truth, Yardstick]:
-        """The truth under this way of drawing weights, admitted or not."""
-        if by not in self._ready:
-            truth = Truth(self._loaded, by, self._device, self._secrets)
-            self._ready[by] = (truth, admit(truth, self.task.digest))
-        return self._ready[by]
-
-    def start(self) -> None:
-        """Have the reference's runner start importing torch, if there is none yet."""
-        if self._runner is None:
-            self._runner = RunnerLink(self._host, "reference")
-
-    def reference(self, by: WeightsBy) -> RunnerLink:
-        """The reference's runner, holding the judging weights. Raises RunnerFailed."""
-        truth, _ = self.truth(by)
-        self.start()
-        assert self._runner is not None
-        runner = self._runner
-        if self._runner_has is None:
-            threads = torch.get_num_threads()
-            source = effective_source(self.task)
-            runner.attach(truth.frame, truth.frame.setup(self._device.type, threads, source, None))
-            runner.do(Op.IMPORT)
-        runner.allow(3600.0)
-        if self._runner_has is not by:
-            weights = truth.weights
-            runner.put_weights(weights.tensors)
-            seeded = by is WeightsBy.SEED
-            runner.do(Op.LOAD, by_seed=seeded, seed=weights.constructor_seed)
-            self._runner_has = by
-        return runner
-
-    def exam(self, by: WeightsBy, secrets: Secrets) -> Exam:
-        """Secret inputs with their answers: fresh ones, or the first ones where they cost much.
-
-        Reuse gives nothing away: a runner lives for one candidate, and timed inputs are always
-        fresh. Raises RunnerFailed.
-        """
-        kept = self._exams.get(by)
-        if kept is not None and kept.cost_s > FRESH_EXAM_S:
-            return kept
-        truth, yardstick = self.truth(by)
-        self._exams[by] = set_exam(truth, yardstick, self.reference(by), secrets)
-        return self._exams[by]
-
-    def close(self) -> None:
-        """End the reference's runner."""
-        if self._runner is not None:
-            self._runner.end()
-            self._runner = None
-            self._runner_has = None
 
 
 class Judge:
@@ -152,20 +72,29 @@ class Judge:
             outcome.message = f"the reference's runner failed: {failed}"
         except Unfit as error:
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
-        except (PikeError, ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
             self._forget(request.task)
             outcome.status = EvalStatus.JUDGE_ERROR
-            outcome.message = f"the task could not be judged: {printable(str(error), 400)}"
+            outcome.message = f"the task could not be judged: {_said(error)}"
         return self._record(request, outcome, tail)
 
     def admit(self, task: Task, small_only: bool) -> Admission:
         """What is to be said of a task before anyone is judged on it."""
+        start = time.monotonic()
         try:
-            return self._bench(task).truth(WeightsBy.STATE)[1].admission
-        except (PikeError, RuntimeError, TypeError, ValueError) as error:
+            bench = self._bench(task)
+            if small_only and (why := bench.too_large()):
+                return Admission(task_digest=task.digest, admitted=None, reason=why)
+            return bench.truth(WeightsBy.STATE)[1].admission
+        except (Exception, SystemExit) as error:  # whatever the task's own code raises
+            traceback.print_exc()
+            self._forget(task)
             return Admission(
-                task_digest=task.digest, admitted=False, reason=printable(str(error), 400)
+                task_digest=task.digest,
+                admitted=False,
+                reason=_said(error),
+                seconds=round(time.monotonic() - start, 2),
             )
 
     def close(self) -> None:
@@ -209,17 +138,13 @@ class Judge:
             return
         # Labels of an evaluation's seeds are fresh random bytes: no seed is ever drawn twice.
         secrets = Secrets(os.urandom(32))
-        reference = bench.reference(by)
         exam = bench.exam(by, secrets)
+        reference = bench.reference(by, secrets)
+        bench.demand_room()
         examiner = Examiner(request, truth, exam, link, outcome)
         try:
             if by is WeightsBy.STATE:
-                threads = torch.get_num_threads()
-                source = effective_source(request.task)
-                link.attach(
-                    truth.frame,
-                    truth.frame.setup(self._device.type, threads, source, request.candidate_source),
-                )
+                link.attach(bench.shared(by), request.candidate_source)
                 link.allow(request.timeout_s)
             self._examine(examiner, reference, secrets, by)
             found = outcome.timing
@@ -287,6 +212,18 @@ class Judge:
             log_tail=clean(tail),
             environment=self._environment,
         )
+
+
+def _said(error: BaseException) -> str:
+    """One line of what went wrong with a task, for a person."""
+    if isinstance(error, torch.OutOfMemoryError):
+        free, total = torch.cuda.mem_get_info()
+        return (
+            f"it needs more GPU memory than there is: {free / 2**30:.1f} of {total / 2**30:.1f} "
+            "GiB were free when it ran out"
+        )
+    text = str(error) if isinstance(error, PikeError) else f"{type(error).__name__}: {error}"
+    return printable(text, 400)
 
 
 def environment(device: torch.device) -> Environment:

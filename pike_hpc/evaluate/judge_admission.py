@@ -7,10 +7,12 @@ cheap here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -24,13 +26,19 @@ from pike_hpc.evaluate.correctness import (
     rms,
     signal_of,
 )
-from pike_hpc.evaluate.judge_truth import Truth, is_float
+from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
+from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy, is_float
+from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
 
 ADMISSION_SEEDS = (201, 202)
 """Public: nothing is judged on these inputs, and the same task is admitted the same way twice."""
 CHEAP_CALL_S = 0.1
 """A reference faster than this in float32 is also run in half precision on the CPU."""
+REPEATS = 1e-4, 1e-6
+"""How nearly a reference must repeat itself, relatively and absolutely."""
+
+Leaves = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,167 +49,249 @@ class Yardstick:
     limits: tuple[Mapping[Tier, float], ...]
     """Per output leaf; empty for leaves that must be equal."""
     noise: tuple[float, ...]
-    """Per output leaf, E of the float32 reference."""
+    """Per output leaf, E of the reference as it ships."""
+
+
+class Refusal(Exception):
+    """The task can't be judged on; the message says why."""
 
 
 def admit(truth: Truth, task_digest: str) -> Yardstick:
     """Measure signal and noise and try the mutants."""
-    seeds = ADMISSION_SEEDS
-    wide = [truth.answers(s) for s in seeds]
     start = time.monotonic()
-    narrow = [truth.answers32(s) for s in seeds]
-    again = truth.answers32(seeds[0])
-    cheap = (time.monotonic() - start) / (len(seeds) + 1) < CHEAP_CALL_S
-    floats = [i for i, slot in enumerate(truth.frame.output_slots) if is_float(slot)]
-    reason = _unusable(wide, narrow, again)
-    if reason:
-        return _refused(truth, task_digest, reason, len(truth.frame.output_slots))
-    signals = [scale([w[i] for w in wide]) for i in range(len(truth.frame.output_slots))]
-    noise = _noise(wide, narrow, signals, floats)
-    halves = _half_noise(truth, seeds, wide, signals, floats) if cheap else {}
-    tf32 = _tf32_noise(truth, seeds, wide, signals, floats)
-    tiers = [t for t in Tier if truth.precision == "float64" or t is not Tier.FP32]
-    limits: list[Mapping[Tier, float]] = []
-    for i, slot in enumerate(truth.frame.output_slots):
-        own = {
-            Tier.FP32: noise[i],
-            Tier.TF32: max(noise[i], tf32.get(i, 0.0)),
-            Tier.HALF: max(tf32.get(i, 0.0), halves.get(i, 0.0)),
-        }
-        limits.append({t: limit(t, own[t], slot.count) for t in tiers} if i in floats else {})
-    mutants = _mutants(wide, signals, floats)
-    weakest = min(mutants.values(), default=math.inf)
-    kept = {t: min((limits[i][t] for i in floats), default=CAP) for t in tiers}
-    kept = {t: size for t, size in kept.items() if size < weakest}
-    ratio = min((_ratio([w[i] for w in wide]) for i in floats), default=1.0)
-    reason = "" if truth.legacy else _too_coarse(ratio, max(noise, default=0.0), kept)
-    return Yardstick(
-        admission=Admission(
-            task_digest=task_digest,
-            admitted=not reason,
-            reason=reason,
-            signal=ratio,
-            noise=max(noise, default=0.0),
-            limits={t.value: size for t, size in kept.items()},
-            mutants=mutants,
-            reference_precision=truth.precision,
-        ),
-        limits=tuple({t: x for t, x in leaf.items() if t in kept} for leaf in limits),
-        noise=noise,
+    cuda = truth.device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        found = _Trial(truth).yardstick(task_digest)
+    except Refusal as refusal:
+        leaves = len(truth.frame.output_slots)
+        admission = Admission(task_digest=task_digest, admitted=False, reason=str(refusal))
+        found = Yardstick(admission=admission, limits=({},) * leaves, noise=(0.0,) * leaves)
+    admission = replace(
+        found.admission,
+        reference_precision=truth.precision,
+        native_precision=truth.native,
+        parameters=truth.parameters,
+        calibrated=truth.calibrated,
+        resets_state=truth.resets,
+        memory_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else 0.0,
+        seconds=round(time.monotonic() - start, 2),
     )
+    return replace(found, admission=admission)
 
 
-def scale(answers: Sequence[torch.Tensor]) -> float:
+def scale(answers: Leaves) -> float:
     """S of a leaf; its RMS where it doesn't depend on the input at all, such as a mask."""
     return signal_of(answers) or rms(answers[0]) or 1.0
 
 
-def _ratio(answers: Sequence[torch.Tensor]) -> float:
-    """Signal over RMS; a leaf that never moves does not count against the task."""
-    signal, size = signal_of(answers), rms(answers[0])
-    return signal / size if signal > 0 and size > 0 else 1.0
+class _Trial:
+    """One admission."""
 
+    def __init__(self, truth: Truth) -> None:
+        """Run the reference. Raises Refusal."""
+        self._truth = truth
+        self._slots: tuple[Slot, ...] = truth.frame.output_slots
+        self._floats = [i for i, slot in enumerate(self._slots) if is_float(slot)]
+        start = time.monotonic()
+        self._native = [truth.natively(s) for s in ADMISSION_SEEDS]
+        self._demand_repeatable()
+        self._cheap = (time.monotonic() - start) / 3 < CHEAP_CALL_S
+        self._measure()
 
-def _unusable(
-    wide: Sequence[Sequence[torch.Tensor]],
-    narrow: Sequence[Sequence[torch.Tensor]],
-    again: Sequence[torch.Tensor],
-) -> str:
-    if not all(bool(t.isfinite().all()) for call in (*wide, *narrow) for t in call):
-        return "the reference gives values that are not finite"
-    if not all(a.allclose(b, 1e-4, 1e-6) for a, b in zip(narrow[0], again, strict=True)):
-        return "the reference gives two answers to one input"
-    if all(torch.equal(a, b) for a, b in zip(wide[0], wide[1], strict=True)):
-        return "the output does not depend on the input"
-    return ""
+    def yardstick(self, task_digest: str) -> Yardstick:
+        """Limits by tier, less the tiers at which a mutant passes. Raises Refusal."""
+        limits = self._limits()
+        mutants, missing = self._mutants()
+        weakest = min(mutants, key=lambda name: mutants[name], default="")
+        weakest_error = mutants.get(weakest, math.inf)
+        offered = {t: min((x[t] for x in limits if x), default=CAP) for t in self._tiers()}
+        kept = {t: size for t, size in offered.items() if size < weakest_error}
+        inadmissible = {
+            t.value: f"the mutant {weakest} is off by {weakest_error:.1e}, within {size:.1e}"
+            for t, size in offered.items()
+            if t not in kept
+        } | {t.value: self._not_offered(t) for t in Tier if t not in offered}
+        ratio = min((self._ratio(i) for i in self._floats), default=1.0)
+        if not self._truth.legacy:
+            self._demand_usable(ratio, kept, inadmissible)
+        return Yardstick(
+            admission=Admission(
+                task_digest=task_digest,
+                admitted=True,
+                signal=ratio,
+                noise=max(self._noise, default=0.0),
+                limits={t.value: size for t, size in kept.items()},
+                mutants=mutants,
+                not_applicable=tuple(missing),
+                inadmissible=inadmissible,
+            ),
+            limits=tuple({t: x for t, x in leaf.items() if t in kept} for leaf in limits),
+            noise=tuple(self._noise),
+        )
 
+    def _demand_repeatable(self) -> None:
+        truth, seeds = self._truth, ADMISSION_SEEDS
+        if not all(bool(t.isfinite().all()) for call in self._native for t in call):
+            raise Refusal("the reference gives values that are not finite")
+        if self._repeats():
+            return
+        # Whatever the call in between left behind may be the reason: put it back.
+        if truth.reset_between_calls():
+            self._native = [truth.natively(s) for s in seeds]
+            if self._repeats():
+                return
+        raise Refusal("the reference gives two answers to one input")
 
-def _too_coarse(ratio: float, noise: float, kept: Mapping[Tier, float]) -> str:
-    if ratio <= MIN_SIGNAL:
-        return f"the output moves by {ratio:.1e} of its size with the input, under {MIN_SIGNAL:g}"
-    if noise >= MAX_NOISE:
-        return f"float32 itself is off by {noise:.1e} of the signal, over {MAX_NOISE:g}"
-    return "" if kept else "trivial wrong answers would pass at every tier"
+    def _repeats(self) -> bool:
+        again = self._truth.natively(ADMISSION_SEEDS[0])
+        pairs = zip(self._native[0], again, strict=True)
+        return all(a.allclose(b, *REPEATS) for a, b in pairs)
 
+    def _measure(self) -> None:
+        """Truths, signals, noise; the truth becomes native where float64 would mislead."""
+        truth = self._truth
+        native = truth.precision != FLOAT64
+        self._hold(self._native if native else [truth.answers(s) for s in ADMISSION_SEEDS])
+        self._noise = [
+            max(self._error(n, w, i) for n, w in zip(self._native, self._wide, strict=True))
+            if i in self._floats
+            else 0.0
+            for i in range(len(self._slots))
+        ]
+        coarse = truth.native != "float32"
+        if coarse and not native and max(self._noise, default=0.0) > CAP / 2:
+            # The noise stays what it was: it says why, and that the limit is the cap.
+            truth.hold_natively()
+            self._hold(self._native)
 
-def _noise(
-    wide: Sequence[Sequence[torch.Tensor]],
-    narrow: Sequence[Sequence[torch.Tensor]],
-    signals: Sequence[float],
-    floats: Sequence[int],
-) -> tuple[float, ...]:
-    return tuple(
-        max(compare(n[i], w[i], signals[i]).error for w, n in zip(wide, narrow, strict=True))
-        if i in floats
-        else 0.0
-        for i in range(len(signals))
-    )
+    def _hold(self, answers: Sequence[Leaves]) -> None:
+        """Take these answers for true. Raises Refusal."""
+        self._wide = answers
+        if not all(bool(t.isfinite().all()) for call in answers for t in call):
+            raise Refusal("the reference in float64 gives values that are not finite")
+        alike = all(torch.equal(a, b) for a, b in zip(answers[0], answers[1], strict=True))
+        if alike and not self._truth.legacy:
+            raise Refusal("the output does not depend on the input")
+        self._signals = [scale([w[i] for w in answers]) for i in range(len(self._slots))]
 
+    def _error(self, answer: Leaves, truth: Leaves, leaf: int) -> float:
+        there = truth[leaf]
+        return compare(answer[leaf].to(there.device), there, self._signals[leaf]).error
 
-def _half_noise(
-    truth: Truth,
-    seeds: Sequence[int],
-    wide: Sequence[Sequence[torch.Tensor]],
-    signals: Sequence[float],
-    floats: Sequence[int],
-) -> dict[int, float]:
-    """E of the reference under bfloat16 autocast; nothing where it does not run so."""
-    try:
-        with torch.autocast(truth.device.type, dtype=torch.bfloat16):
-            answers = truth.answers32(seeds[0])
-    except RuntimeError:
-        return {}
-    return {i: compare(answers[i], wide[0][i], signals[i]).error for i in floats}
+    def _worst(self, answer: Leaves) -> float:
+        """Error of an answer to the first input, over leaves as for a candidate."""
+        return max(self._error(answer, self._wide[0], i) for i in self._floats)
 
+    def _ratio(self, leaf: int) -> float:
+        """Signal over RMS; a leaf that never moves does not count against the task."""
+        answers = [w[leaf] for w in self._wide]
+        signal, size = signal_of(answers), rms(answers[0])
+        return signal / size if signal > 0 and size > 0 else 1.0
 
-def _tf32_noise(
-    truth: Truth,
-    seeds: Sequence[int],
-    wide: Sequence[Sequence[torch.Tensor]],
-    signals: Sequence[float],
-    floats: Sequence[int],
-) -> dict[int, float]:
-    """E of the reference with TF32 in convolutions and matrix products; CUDA alone has it."""
-    if truth.device.type != "cuda":
-        return {}
-    matmul = torch.backends.cuda.matmul
-    before, matmul.allow_tf32 = matmul.allow_tf32, True
-    try:
-        with torch.backends.cudnn.flags(allow_tf32=True):
-            answers = truth.answers32(seeds[0])
-    finally:
-        matmul.allow_tf32 = before
-    return {i: compare(answers[i], wide[0][i], signals[i]).error for i in floats}
+    def _tiers(self) -> list[Tier]:
+        """Those that the reference's own precision lets anyone tell apart."""
+        if self._truth.native != "float32":
+            return [Tier.HALF]
+        return [t for t in Tier if self._truth.precision == FLOAT64 or t is not Tier.FP32]
 
+    def _not_offered(self, tier: Tier) -> str:
+        if self._truth.native != "float32":
+            return f"the task is {self._truth.native} as it ships"
+        return f"the reference has no float64 form that could tell tier {tier}"
 
-def _mutants(
-    wide: Sequence[Sequence[torch.Tensor]], signals: Sequence[float], floats: Sequence[int]
-) -> dict[str, float]:
-    """Trivial wrong answers to their error, the worst over leaves as for a candidate."""
-    if not floats:
-        return {}
+    def _limits(self) -> list[dict[Tier, float]]:
+        half = self._half_noise() if self._cheap else {}
+        tf32 = self._tf32_noise()
+        limits: list[dict[Tier, float]] = []
+        for i, slot in enumerate(self._slots):
+            own = {
+                Tier.FP32: self._noise[i],
+                Tier.TF32: max(self._noise[i], tf32.get(i, 0.0)),
+                Tier.HALF: max(self._noise[i], tf32.get(i, 0.0), half.get(i, 0.0)),
+            }
+            tiers = self._tiers() if i in self._floats else []
+            limits.append({t: limit(t, own[t], slot.count) for t in tiers})
+        return limits
 
-    def worst(answer: Sequence[torch.Tensor]) -> float:
-        return max(compare(answer[i], wide[0][i], signals[i]).error for i in floats)
+    def _half_noise(self) -> dict[int, float]:
+        """E of the reference under bfloat16 autocast; nothing where it does not run so."""
+        try:
+            with torch.autocast(self._truth.device.type, dtype=torch.bfloat16):
+                answer = self._truth.natively(ADMISSION_SEEDS[0])
+        except RuntimeError:
+            return {}
+        return {i: self._error(answer, self._wide[0], i) for i in self._floats}
 
-    count = len(wide)
-    return {
-        "zeros": worst([torch.zeros_like(t) for t in wide[0]]),
-        "mean": worst(
-            [sum(w[i].double() for w in wide) / count for i in range(len(wide[0]))]  # type: ignore[misc]
-        ),
-        "other_input": worst(wide[1]),
-    }
+    def _tf32_noise(self) -> dict[int, float]:
+        """E of the reference with TF32 in convolutions and products; CUDA alone has it."""
+        if self._truth.device.type != "cuda":
+            return {}
+        matmul = torch.backends.cuda.matmul
+        before, matmul.allow_tf32 = matmul.allow_tf32, True
+        try:
+            with torch.backends.cudnn.flags(allow_tf32=True):
+                answer = self._truth.natively(ADMISSION_SEEDS[0])
+        finally:
+            matmul.allow_tf32 = before
+        return {i: self._error(answer, self._wide[0], i) for i in self._floats}
 
+    def _mutants(self) -> tuple[dict[str, float], list[str]]:
+        """Wrong answers to their error, and the mutants that the task can't have."""
+        if not self._floats:
+            return {}, []
+        wide = self._wide
+        mean = [sum(w[i].double() for w in wide) / len(wide) for i in range(len(wide[0]))]
+        mutants = {
+            "zeros": self._worst([torch.zeros_like(t) for t in wide[0]]),
+            "mean": self._worst(mean),  # type: ignore[arg-type]
+            "other_input": self._worst(wide[1]),
+        }
+        if self._truth.by is WeightsBy.SEED:
+            # Fresh weights make identities of whole layers, and a program without places for
+            # others may leave those out: its tag says so.
+            return mutants, ["layer_skipped", "weights_zeroed"]
+        found = {"layer_skipped": self._mildest_skip(), "weights_zeroed": self._zeroed()}
+        mutants |= {name: error for name, error in found.items() if error is not None}
+        return mutants, [name for name, error in found.items() if error is None]
 
-def _refused(truth: Truth, task_digest: str, reason: str, leaves: int) -> Yardstick:
-    return Yardstick(
-        admission=Admission(
-            task_digest=task_digest,
-            admitted=False,
-            reason=reason,
-            reference_precision=truth.precision,
-        ),
-        limits=({},) * leaves,
-        noise=(0.0,) * leaves,
-    )
+    def _mildest_skip(self) -> float | None:
+        """The smallest error over layers left out; None where no layer has any effect."""
+        call: Callable[[], object] = lambda: self._truth.natively(ADMISSION_SEEDS[0])  # noqa: E731
+        edits = layer_edits(self._truth.model, call)
+        found = (self._edited(edit()) for edit in edits.values())
+        return min((error for error in found if error is not None), default=None)
+
+    def _zeroed(self) -> float | None:
+        edit = zeroed_weights(self._truth.model)
+        return None if edit is None else self._edited(edit())
+
+    def _edited(self, edit: AbstractContextManager[None]) -> float | None:
+        """Error of the edited reference; None where the edit changes nothing."""
+        try:
+            with edit:
+                answer = self._truth.natively(ADMISSION_SEEDS[0])
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            return None  # without that layer the model does not run: no such mutant
+        pairs = zip(answer, self._native[0], strict=True)
+        if all(a.shape == b.shape and a.allclose(b, 1e-6, 0.0) for a, b in pairs):
+            return None
+        with contextlib.suppress(RuntimeError):
+            return self._worst(answer)
+        return None
+
+    def _demand_usable(
+        self, ratio: float, kept: Mapping[Tier, float], inadmissible: Mapping[str, str]
+    ) -> None:
+        """Raises Refusal unless errors can be told from right answers."""
+        noise = max(self._noise, default=0.0)
+        if ratio <= MIN_SIGNAL:
+            raise Refusal(
+                f"the output moves by {ratio:.1e} of its size with the input, under {MIN_SIGNAL:g}"
+            )
+        if self._truth.native == "float32" and noise >= MAX_NOISE:
+            raise Refusal(f"float32 itself is off by {noise:.1e} of the signal, over {MAX_NOISE:g}")
+        if not kept:
+            why = "; ".join(f"{tier}: {text}" for tier, text in inadmissible.items())
+            raise Refusal(f"wrong answers would pass at every tier ({why})")

@@ -60,6 +60,7 @@ _WHILE = {
     Op.CALL: "in forward",
     Op.AGAIN: "after forward",
     Op.NULL: "after forward",
+    Op.RESET: "between calls",
 }
 
 _NO_MEMORY = re.compile(r"bad_alloc|MemoryError|Cannot allocate memory|can't allocate memory")

@@ -23,7 +23,7 @@ import torch
 from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes
-from pike_hpc.evaluate.runner import BELL, Code, Op
+from pike_hpc.evaluate.runner import BELL, Code, Op, Source
 
 START_TIMEOUT_S = 120.0
 """Importing torch from a cold parallel file system takes this long at worst."""
@@ -55,19 +55,37 @@ class Frame:
     output_slots: tuple[Slot, ...]
     weight_slots: tuple[Slot, ...]
 
-    def setup(self, device: str, threads: int, task: str, candidate: str | None) -> bytes:
-        """The JSON a runner starts from."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What a runner is given to start from, beside its own buffers."""
+
+    frame: Frame
+    device: str
+    construct: str
+    """Where constructors make their tensors: the device for large models, else the CPU."""
+    resets: bool
+    """Whether a call is preceded by putting back what the last one left in the model."""
+    threads: int
+    task: str
+    weights: SharedBuffer
+    other_weights: SharedBuffer
+
+    def setup(self, candidate: str | None) -> bytes:
+        """The JSON a runner reads. `candidate` is the program's source, None for the task's."""
         text = json.dumps(
             {
-                "device": device,
-                "threads": threads,
-                "task": task,
+                "device": self.device,
+                "construct": self.construct,
+                "resets": self.resets,
+                "threads": self.threads,
+                "task": self.task,
                 "candidate": candidate,
-                "input_tree": self.input_tree,
-                "output_tree": self.output_tree,
-                "input_slots": [s.as_json() for s in self.input_slots],
-                "output_slots": [s.as_json() for s in self.output_slots],
-                "weight_slots": [s.as_json() for s in self.weight_slots],
+                "input_tree": self.frame.input_tree,
+                "output_tree": self.frame.output_tree,
+                "input_slots": [s.as_json() for s in self.frame.input_slots],
+                "output_slots": [s.as_json() for s in self.frame.output_slots],
+                "weight_slots": [s.as_json() for s in self.frame.weight_slots],
             }
         )
         return text.encode("ascii")
@@ -87,17 +105,22 @@ class RunnerLink:
         self._listener.listen(1)
         self._buffers: list[SharedBuffer] = []
         self._pipes: list[int] = []
+        self._waiting: select.poll | None = None
         self._ending: Ending | None = None
         self.number = host.spawn(role, address)
 
-    def attach(self, frame: Frame, setup: bytes) -> None:
-        """Share the buffers. Raises RunnerFailed, which is never the candidate's fault here."""
-        self._slots = frame.output_slots
+    def attach(self, shared: Shared, candidate: str | None) -> None:
+        """Share the buffers. Raises RunnerFailed, which is never the candidate's fault here.
+
+        Args:
+            shared: what every runner of the task is given.
+            candidate: source of the program; None for the task's own model.
+        """
+        frame = shared.frame
         self._input = SharedBuffer("inputs", buffer_bytes(frame.input_slots))
         self._output = SharedBuffer("outputs", buffer_bytes(frame.output_slots))
-        self._weights = SharedBuffer("weights", buffer_bytes(frame.weight_slots))
-        self._buffers = [self._input, self._output, self._weights]
-        self._weight_slots = frame.weight_slots
+        self._buffers = [self._input, self._output]
+        self._resets = shared.resets
         self._poison = poison(frame.output_slots)
         self._left_s = START_TIMEOUT_S
         self._await(self._listener.fileno(), None)
@@ -107,8 +130,9 @@ class RunnerLink:
         self._pipes = [self._bell, self._done]
         os.set_blocking(self._bell, False)
         os.set_blocking(self._done, False)
-        setup_file = sealed_file("setup", setup)
-        given = [bell_read, done_write, setup_file, *(b.fd for b in self._buffers)]
+        setup_file = sealed_file("setup", shared.setup(candidate))
+        buffers = [*self._buffers, shared.weights, shared.other_weights]
+        given = [bell_read, done_write, setup_file, *(b.fd for b in buffers)]
         try:
             socket.send_fds(link, [b"!"], given)
         except OSError:
@@ -130,10 +154,10 @@ class RunnerLink:
         """
         self._left_s = seconds
 
-    def do(self, op: Op, *, by_seed: bool = False, seed: int = 0) -> float:
+    def do(self, op: Op, *, source: Source = Source.STATE, seed: int = 0) -> float:
         """Have `op` done; the seconds it took. Raises RunnerFailed."""
         start = time.perf_counter_ns()
-        self._ring(op, by_seed, seed)
+        self._ring(op, source, seed)
         self._wait(op)
         return (time.perf_counter_ns() - start) / 1e9
 
@@ -142,10 +166,12 @@ class RunnerLink:
 
         Raises RunnerFailed.
         """
+        if self._resets and op is Op.CALL:
+            self.do(Op.RESET)
         self._output.bytes[:] = self._poison
         start = time.perf_counter_ns()
         self._input.bytes[:] = inputs
-        self._ring(op, False, 0)
+        self._ring(op, Source.STATE, 0)
         self._wait(op)
         answer[:] = self._output.bytes
         return (time.perf_counter_ns() - start) / 1e6
@@ -154,11 +180,6 @@ class RunnerLink:
         """Whether the shared input is no longer what the last window put there."""
         now = torch.frombuffer(self._input.map, dtype=torch.uint8)
         return not torch.equal(now, torch.frombuffer(inputs, dtype=torch.uint8))
-
-    def put_weights(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Write the weights buffer, in the order of its slots."""
-        for view, tensor in zip(views(self._weight_slots, self._weights.map), tensors, strict=True):
-            view.copy_(tensor)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -192,7 +213,7 @@ class RunnerLink:
                 buffer.close()
         return self._ending
 
-    def _ring(self, op: Op, by_seed: bool, seed: int) -> None:
+    def _ring(self, op: Op, source: Source, seed: int) -> None:
         try:
             early = os.read(self._done, 64)
         except BlockingIOError:
@@ -200,7 +221,7 @@ class RunnerLink:
         if early is not None:
             raise RunnerFailed(self.number, "unasked" if early else "gone", op)
         try:
-            os.write(self._bell, BELL.pack(op, by_seed, seed))
+            os.write(self._bell, BELL.pack(op, source, seed))
         except BlockingIOError:
             raise RunnerFailed(self.number, "unasked", op) from None
         except BrokenPipeError:
@@ -218,7 +239,7 @@ class RunnerLink:
 
     def _await(self, fd: int, op: Op | None) -> None:
         """Until `fd` can be read. Raises RunnerFailed."""
-        waiting = getattr(self, "_waiting", None)
+        waiting = self._waiting
         if waiting is None:
             waiting = select.poll()
             waiting.register(fd, select.POLLIN)

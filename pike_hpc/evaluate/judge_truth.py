@@ -1,32 +1,54 @@
-"""The truth about one task: weights, float64 answers, and whether errors can be told by them.
+"""The truth about one task: weights, float64 answers, and the reference as it ships.
 
-One `Truth` stands for one task and one way of drawing weights. It keeps a float64 twin of the
-reference for as long as the task is judged; the float32 reference serves admission only. Knows no
-candidate and no clock.
+One `Truth` stands for one task and one way of drawing weights. Small models stay on the device;
+a large one is built there, answers what must be known, and is let go before anything is timed.
+Knows no candidate and no clock.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import enum
 import functools
+import gc
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from pike_hpc.evaluate.buffers import SharedBuffer
 from pike_hpc.evaluate.judge_link import Frame, views
-from pike_hpc.evaluate.judge_weights import draw, in_double, on_device, scramble
+from pike_hpc.evaluate.judge_size import model_bytes
+from pike_hpc.evaluate.judge_weights import (
+    calibrate,
+    on_device,
+    scramble,
+    settle,
+    spread_constants,
+    twin,
+)
+from pike_hpc.evaluate.judge_widen import (
+    WIDER,
+    Choices,
+    InDouble,
+    Recording,
+    default_dtype,
+)
 from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes, describe, lay_out
+from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
 
 CALIBRATION_SEEDS = (101, 102)
 """Inputs that BatchNorm is calibrated with; public, since a task's digest fixes the procedure."""
+
+RESIDENT_BYTES = 1 << 28
+"""A model that holds more is built on the device, widened a layer at a time, and not kept there."""
+
+FLOAT64 = "float64"
 
 
 class WeightsBy(enum.Enum):
@@ -52,11 +74,11 @@ class Secrets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """One set of weights, on the CPU."""
+    """One set of weights, in memory that every runner of the task can read and none can write."""
 
     constructor_seed: int
-    tensors: tuple[torch.Tensor, ...]
-    """In the order of the frame's weight slots."""
+    buffer: SharedBuffer
+    """Laid out by the frame's weight slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,27 +94,39 @@ class Probe:
 
 
 class Truth:
-    """The reference in float64, and as it stands for admission."""
+    """The reference in float64, and as it stands."""
 
     def __init__(
         self, loaded: LoadedTask, by: WeightsBy, device: torch.device, secrets: Secrets
     ) -> None:
         self.by, self._loaded, self.device = by, loaded, device
         self.legacy = loaded.task.variant is Variant.LEGACY
-        seed = LEGACY_WEIGHT_SEED if self.legacy else secrets.seed("weights", by.value)
-        self._calibration = [self._arguments(s) for s in CALIBRATION_SEEDS]
-        self.model32 = self._draw(seed)
-        self.frame = self._agree(self.model32.state_dict())
-        self.weights = self._weights_of(self.model32, seed)
+        self.large = (model_bytes(loaded) or 0) > RESIDENT_BYTES
+        # PIKE's weights come from the CPU's random stream, however long that takes.
+        self.construct = device if self.large and not self.legacy else torch.device("cpu")
+        self._seed = LEGACY_WEIGHT_SEED if self.legacy else secrets.seed("weights", by.value)
         self._probe_seed = secrets.seed("probe", by.value)
-        self._model64: Callable[..., Any] = in_double(self.model32)
-        self._narrow = False
-        self.precision = self._reference_precision()
+        self._checkpoint = loaded.state_dict() if by is WeightsBy.STATE else None
+        self.calibrated = 0
+        self.resets = False
+        self._model: nn.Module | None = None
+        self._state: State | None = None
+        self._twin: nn.Module | None = None
+        self._wide_device = device
+        self._chooses = False
+        self._model = self._draw(self._seed)
+        self.parameters = sum(p.numel() for p in self._model.parameters())
+        self.frame = self._agree(self._model)
+        self.weights = self._weights_of(self._model, self._seed)
+        self.native = _narrowest((*self.frame.output_slots, *self.frame.weight_slots))
+        self.precision = FLOAT64
+        """Of `answers`; the native one where float64 is out of reach or would mislead."""
+        self._try_float64()
 
     def pack(self, seed: int) -> torch.Tensor:
         """The bytes of the shared input buffer for the inputs of `seed`."""
         leaves: list[Any] = []
-        tree = _describe_inputs(self._arguments(seed), leaves)
+        tree = _describe_inputs(self._loaded.inputs(seed), leaves)
         shapes = [(tuple(t.shape), _dtype(t)) for t in leaves]
         agreed = [(s.shape, s.dtype) for s in self.frame.input_slots]
         if tree != self.frame.input_tree or shapes != agreed:
@@ -106,80 +140,141 @@ class Truth:
         return raw
 
     def answers(self, seed: int) -> list[torch.Tensor]:
-        """Output leaves of the float64 reference, on the CPU."""
-        return self._answers_of(self._model64, seed)
+        """Output leaves in the precision of the truth, where they were computed."""
+        if self.precision != FLOAT64:
+            return self.natively(seed)
+        choices: Choices = []
+        if self._chooses:
+            with Recording() as run:
+                self.natively(seed)
+            choices = run.choices
+        try:
+            return self._widely(seed, choices)
+        except torch.OutOfMemoryError:
+            if self._wide_device.type == "cpu":
+                raise
+        self._twin, self._wide_device = None, torch.device("cpu")
+        self._sweep()
+        return self._widely(seed, choices)
+
+    def natively(self, seed: int) -> list[torch.Tensor]:
+        """Output leaves of the reference as it ships, TF32 off, on the device."""
+        model = self.model
+        if self._state is not None:
+            self._state.restore()
+        return _leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
+
+    def reset_between_calls(self) -> bool:
+        """Put the model's state back before every call from now on; False where it can't be."""
+        self.resets = True
+        self.release()
+        if State.size_bytes(self.model) > STATE_BYTES:
+            self.resets, self._state = False, None
+        return self.resets
+
+    def hold_natively(self) -> None:
+        """Take the reference's own arithmetic for the truth from now on."""
+        self.precision, self._twin = self.native, None
 
     @functools.cached_property
     def probe(self) -> Probe:
         """Other weights, and what the reference answers under them."""
+        seed = self._probe_seed ^ 1
+        stale = [t.cpu() for t in self.answers(seed)]
+        kept, state = (None, None) if self.large else (self._model, self._state)
+        self._twin = None
         if self.by is WeightsBy.SEED or self.legacy:
-            model = self._draw(self._probe_seed)
-            weights = self._weights_of(model, self._probe_seed)
+            self.release()
+            self._model = self._draw(self._probe_seed)
+            constructor_seed = self._probe_seed
         else:
             # The constructor's seed stays: tensors outside the state_dict come from there.
-            model = copy.deepcopy(self.model32)
-            scramble(model, self._probe_seed)
-            weights = self._weights_of(model, self.weights.constructor_seed)
-        seed = self._probe_seed ^ 1
-        twin = model if self._narrow else in_double(model)
-        return Probe(
-            weights=weights,
-            packed=self.pack(seed),
-            truth=self._answers_of(twin, seed),
-            stale=self.answers(seed),
-        )
+            self._model = self.model if self.large else copy.deepcopy(kept)
+            assert self._model is not None
+            scramble(self._model, self._probe_seed)
+            settle(self._model)
+            constructor_seed = self._seed
+        self._state = State(self._model) if self.resets else None
+        weights = self._weights_of(self._model, constructor_seed)
+        truth = [t.cpu() for t in self.answers(seed)]
+        self._model, self._state, self._twin = kept, state, None
+        self._sweep()
+        return Probe(weights=weights, packed=self.pack(seed), truth=truth, stale=stale)
 
-    def answers32(self, seed: int, context: Any = None) -> list[torch.Tensor]:
-        """Output leaves of the reference as it stands, strict float32 unless `context` says."""
-        arguments = _each(self._arguments(seed), lambda t: t.to(self.device))
-        with context or contextlib.nullcontext():
-            return self.leaves(self.model32, arguments)
+    def release(self) -> None:
+        """Let go of the models; they are built again when they are needed."""
+        self._model, self._state, self._twin = None, None, None
+        self._sweep()
 
-    @staticmethod
-    def leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Output tensors of a call, on the CPU."""
-        leaves: list[Any] = []
-        with torch.inference_mode():
-            _describe_outputs(model(*arguments), leaves)
-            return [torch.as_tensor(leaf).cpu() for leaf in leaves]
+    @property
+    def model(self) -> nn.Module:
+        """The reference as it ships, on the device. Not to be changed for good."""
+        if self._model is None:
+            self._model = self._draw(self._seed)
+            weights = views(self.frame.weight_slots, self.weights.buffer.map)
+            names = (slot.name for slot in self.frame.weight_slots)
+            self._model.load_state_dict(dict(zip(names, weights, strict=True)))
+            self._state = State(self._model) if self.resets else None
+        return self._model
 
     def _draw(self, seed: int) -> nn.Module:
+        model = on_device(self._loaded.make_model(seed, device=self.construct).eval(), self.device)
         if self.legacy or self.by is WeightsBy.SEED:
-            model = self._loaded.make_model(seed).eval()
-        else:
-            model = draw(self._loaded.make_model, seed, self._calibration)
-        return on_device(model, self.device)
+            return model
+        if self._checkpoint is not None:
+            model.load_state_dict(self._checkpoint, strict=True)
+            return model
+        spread_constants(model, seed)
+        batches = [self._arguments(s, lambda t: t.to(self.device)) for s in CALIBRATION_SEEDS]
+        self.calibrated = calibrate(model, batches)
+        try:
+            settle(model)
+        except RuntimeError as error:
+            raise TaskRefused(
+                f"the model does not take its own state_dict: {error}",
+                where=self._loaded.task.key,
+            ) from error
+        return model
 
-    def _weights_of(self, model: nn.Module, seed: int) -> Weights:
-        state = model.state_dict().values()
-        return Weights(
-            constructor_seed=seed,
-            tensors=tuple(t.detach().to("cpu", copy=True) for t in state),
+    def _widely(self, seed: int, choices: Choices) -> list[torch.Tensor]:
+        device = self._wide_device
+        if self._twin is None or self.resets:
+            self._twin = None
+            if self._state is not None:
+                self._state.restore()
+            self._twin = twin(self.model, device, widen_weights=not self.large)
+        arguments = self._arguments(
+            seed, lambda t: t.to(device, WIDER.get(t.dtype, t.dtype), copy=True)
         )
+        chosen = [c.to(device) for c in choices]
+        with default_dtype(torch.float64), InDouble(chosen):
+            return _leaves(self._twin, arguments)
 
-    def _answers_of(self, model: Callable[..., Any], seed: int) -> list[torch.Tensor]:
-        arguments = _each(self._arguments(seed), self._widen)
-        with _default_dtype(torch.float32 if self._narrow else torch.float64):
-            return self.leaves(model, arguments)
+    def _try_float64(self) -> None:
+        """Fall back to the native precision where float64 is out of reach."""
+        try:
+            self.answers(CALIBRATION_SEEDS[0])
+        except (RuntimeError, TypeError, NotImplementedError):
+            # No such kernel, bits read as integers, numpy inside, or no room on device and host.
+            self.hold_natively()
+            self._sweep()
 
-    def _arguments(self, seed: int) -> list[Any]:
-        return self._loaded.inputs(seed)
-
-    def _widen(self, tensor: torch.Tensor) -> torch.Tensor:
-        tensor = tensor.to(self.device, copy=True)
-        if self._narrow:
-            return tensor
-        if tensor.is_complex():
-            return tensor.to(torch.complex128)
-        return tensor.double() if tensor.is_floating_point() else tensor
-
-    def _agree(self, state: dict[str, torch.Tensor]) -> Frame:
+    def _agree(self, model: nn.Module) -> Frame:
         arguments: list[Any] = []
         outputs: list[Any] = []
-        inputs = self._calibration[0]
+        inputs = self._loaded.inputs(CALIBRATION_SEEDS[0])
         input_tree = _describe_inputs(inputs, arguments)
-        with torch.inference_mode():
-            answer = self.model32(*_each(inputs, lambda t: t.to(self.device, copy=True)))
+        here = [t.to(self.device, copy=True) for t in arguments]
+        try:
+            inputs = unflatten(input_tree, here, self._loaded.namespace)
+        except KeyError as error:
+            raise TaskRefused(
+                f"the class {error} of an input is not defined in the task's file",
+                where=self._loaded.task.key,
+            ) from None
+        with torch.inference_mode(), Recording() as run:
+            answer = model(*inputs)
+        self._chooses = bool(run.choices)
         output_tree = _describe_outputs(answer, outputs)
         if not outputs:
             raise TaskRefused("forward returns no tensor", where=self._loaded.task.key)
@@ -188,24 +283,45 @@ class Truth:
             input_slots=_slots([(str(i), t) for i, t in enumerate(arguments)]),
             output_tree=output_tree,
             output_slots=_slots([(str(i), torch.as_tensor(t)) for i, t in enumerate(outputs)]),
-            weight_slots=_slots(list(state.items())),
+            weight_slots=_slots(list(model.state_dict().items())),
         )
 
-    def _reference_precision(self) -> str:
-        """float64, unless the reference itself cannot do it or narrows on the way."""
-        try:
-            leaves = self.answers(CALIBRATION_SEEDS[0])
-        except RuntimeError:
-            self._model64, self._narrow = self.model32, True
-            return "float32"
-        wide = (torch.float64, torch.complex128)
-        floats = [t for t in leaves if t.is_floating_point() or t.is_complex()]
-        return "float64" if all(t.dtype in wide for t in floats) else "float32"
+    def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        leaves: list[Any] = []
+        tree = _describe_inputs(self._loaded.inputs(seed), leaves)
+        return unflatten(tree, [change(t) for t in leaves], self._loaded.namespace)
+
+    def _weights_of(self, model: nn.Module, seed: int) -> Weights:
+        slots = self.frame.weight_slots
+        buffer = SharedBuffer("weights", buffer_bytes(slots), ours_alone=True)
+        state = model.state_dict().values()
+        for view, tensor in zip(views(slots, buffer.map), state, strict=True):
+            view.copy_(tensor)
+        return Weights(constructor_seed=seed, buffer=buffer)
+
+    def _sweep(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def is_float(slot: Slot) -> bool:
     """Whether a slot's values are compared by error rather than for equality."""
     return slot.dtype in FLOATS
+
+
+def _leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Output tensors of a call, of their own: a later call can't change them."""
+    leaves: list[Any] = []
+    with torch.inference_mode():
+        _describe_outputs(model(*arguments), leaves)
+        return [torch.as_tensor(leaf).clone() for leaf in leaves]
+
+
+def _narrowest(slots: Sequence[Slot]) -> str:
+    """The coarsest floating type among outputs and weights; float32 where there is none."""
+    found = {slot.dtype for slot in slots}
+    return next((d for d in ("bfloat16", "float16") if d in found), "float32")
 
 
 def _slots(tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[Slot, ...]:
@@ -225,26 +341,3 @@ def _describe_inputs(arguments: Sequence[Any], leaves: list[Any]) -> Any:
 
 def _describe_outputs(answer: Any, leaves: list[Any]) -> Any:
     return describe(answer, torch.is_tensor, leaves, numbers_are_leaves=True)
-
-
-def _each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same containers with every tensor changed."""
-    if torch.is_tensor(value):
-        return change(value)
-    if isinstance(value, dict):
-        return {k: _each(v, change) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [_each(v, change) for v in value]
-        return tuple(items) if isinstance(value, tuple) else items
-    return value
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Tensors that a forward makes itself are as wide as its inputs."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

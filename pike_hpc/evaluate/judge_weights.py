@@ -9,14 +9,13 @@ Any change here changes verdicts: raise CALIBRATION_VERSION.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-Constructor = Callable[[int], nn.Module]
-"""A model from a seed, as `tasks.load` makes it."""
+from pike_hpc.evaluate.judge_widen import WIDER
 
 BIAS_SPREAD, GAIN_SPREAD = 0.05, 0.1
 """Standard deviations given to biases that are all zero, and (relative) to constant gains."""
@@ -25,15 +24,12 @@ PROBE_SPREAD = 0.2
 """Relative change of the weights of the changed-weights probe."""
 
 
-def draw(make: Constructor, seed: int, batches: Sequence[Sequence[Any]]) -> nn.Module:
-    """A model with randomised constants and calibrated BatchNorm."""
-    model = make(seed).eval()
+def spread_constants(model: nn.Module, seed: int) -> None:
+    """Move every parameter whose elements are all the same."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             move_constant(parameter, generator)
-    calibrate(model, batches)
-    return model
 
 
 def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> None:
@@ -58,10 +54,13 @@ def scramble(model: nn.Module, seed: int) -> None:
                 parameter.mul_((1 + PROBE_SPREAD * noise).to(parameter))
 
 
-def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> None:
+def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> int:
     """Measure the running statistics of BatchNorm layers over `batches`, everything else in eval.
 
     A layer that sees one value a channel cannot be measured; all then keep what they had.
+
+    Returns:
+        How many layers were measured.
     """
     norms = [
         m
@@ -69,7 +68,7 @@ def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> None:
         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
     ]
     if not norms:
-        return
+        return 0
     before = [copy.deepcopy(m.state_dict()) for m in norms]
     momenta = [m.momentum for m in norms]
     try:
@@ -83,27 +82,56 @@ def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> None:
     except ValueError:
         for norm, state in zip(norms, before, strict=True):
             norm.load_state_dict(state)
+        return 0
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
             norm.eval()
+    return len(norms)
 
 
-def in_double(model: nn.Module) -> nn.Module:
-    """A copy in float64, tensors that are plain attributes included."""
-    twin = copy.deepcopy(model).double()
-    for module in twin.modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                setattr(module, name, value.double())
-    return twin
+def settle(model: nn.Module) -> None:
+    """Let whatever follows the weights follow them: a model may refill caches when it loads them.
+
+    Raises:
+        RuntimeError: the model does not take its own state_dict.
+    """
+    with torch.no_grad():
+        model.load_state_dict(model.state_dict(), strict=True)
+
+
+def held(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    """Tensors that are neither parameters nor parts of others: buffers and plain attributes."""
+    for module in model.modules():
+        for name, value in {**vars(module), **module._buffers}.items():
+            if isinstance(value, torch.Tensor):
+                yield module, name, value
+
+
+def twin(model: nn.Module, device: torch.device, *, widen_weights: bool) -> nn.Module:
+    """A copy for float64 whose buffers are its own; its parameters are shared where they can be.
+
+    Args:
+        model: left as it is.
+        device: of the copy.
+        widen_weights: parameters in float64 too, which is faster and takes more memory.
+    """
+
+    def wide(tensor: torch.Tensor) -> torch.Tensor:
+        target = WIDER.get(tensor.dtype, tensor.dtype)
+        return tensor.detach().to(device, target, copy=True)
+
+    memo: dict[int, Any] = {id(value): wide(value) for _, _, value in held(model)}
+    for parameter in model.parameters():
+        data = wide(parameter) if widen_weights else parameter.detach().to(device)
+        memo[id(parameter)] = nn.Parameter(data, requires_grad=False)
+    return copy.deepcopy(model, memo)
 
 
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:
     """The model with everything it holds on `device`."""
     model = model.to(device)
-    for module in model.modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, torch.Tensor):
-                setattr(module, name, value.to(device))
+    for module, name, value in list(held(model)):
+        if value.device.type != device.type:
+            setattr(module, name, value.to(device))
     return model

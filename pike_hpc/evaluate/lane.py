@@ -46,7 +46,19 @@ MAX_SOCKET_PATH = 107
 JUDGE_PATIENCE_S = 600.0
 """How long the judge may be silent beyond a candidate's time: float64 answers of large models."""
 
-_RUNNER = Path(__file__).with_name("runner.py")
+_RUNNER = Path(__file__).with_name("runner")
+_START_RUNNER = """
+import importlib.util, sys
+folder, address = sys.argv[1:]
+spec = importlib.util.spec_from_file_location(
+    "pike_runner", folder + "/__init__.py", submodule_search_locations=[folder]
+)
+sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+package.main(address)
+"""
+"""By path and alone: nothing else of the project can be imported where a candidate runs."""
+
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _CALM = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 """OpenMP threads that wait sleep, in judge and runners alike. Spinning ones are faster alone, but
@@ -306,7 +318,7 @@ class Lane:
 
     def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
         spec = sandbox.SandboxSpec(
-            argv=(self._python, "-I", "-B", "-u", str(_RUNNER), address),
+            argv=(self._python, "-I", "-B", "-u", "-c", _START_RUNNER, str(_RUNNER), address),
             read_only=(*sandbox.python_prefixes(), _RUNNER, sockets),
             env={},
             scratch_mb=self._scratch_mb,

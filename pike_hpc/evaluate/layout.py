@@ -2,11 +2,13 @@
 
 Trusted data, written by the judge and read by a runner as JSON. Knows no torch: a dtype is its
 name. A tree is `["tensor", index]`, `["value", None | bool | int | float | str]`,
-`["tuple" | "list", [tree…]]` or `["dict", {key: tree}]`.
+`["complex", [real, imaginary]]`, `["tuple" | "list", [tree…]]`, `["dict", {key: tree}]` or, for
+dataclasses and named tuples, `["record", [class name, {field: tree}]]`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,23 +87,31 @@ class NotATree(TypeError):
 
 def describe(value: Any, is_tensor: Any, leaves: list[Any], *, numbers_are_leaves: bool) -> Any:
     """The tree of a value; its tensors are appended to `leaves`. Raises NotATree."""
+
+    def below(part: Any) -> Any:
+        return describe(part, is_tensor, leaves, numbers_are_leaves=numbers_are_leaves)
+
     if is_tensor(value) or (numbers_are_leaves and isinstance(value, (bool, int, float))):
         leaves.append(value)
         return ["tensor", len(leaves) - 1]
     if value is None or isinstance(value, (bool, int, float, str)):
         return ["value", value]
-    if isinstance(value, (tuple, list)):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        items = [
-            describe(v, is_tensor, leaves, numbers_are_leaves=numbers_are_leaves) for v in value
-        ]
-        return [kind, items]
+    if isinstance(value, complex):
+        return ["complex", [value.real, value.imag]]
     if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
-        return [
-            "dict",
-            {
-                k: describe(v, is_tensor, leaves, numbers_are_leaves=numbers_are_leaves)
-                for k, v in value.items()
-            },
-        ]
+        return ["dict", {k: below(v) for k, v in value.items()}]
+    if (names := field_names(value)) is not None:
+        return ["record", [type(value).__name__, {n: below(getattr(value, n)) for n in names}]]
+    if isinstance(value, (tuple, list)):
+        return ["tuple" if isinstance(value, tuple) else "list", [below(v) for v in value]]
     raise NotATree(f"a {type(value).__name__} can't be shared with a runner")
+
+
+def field_names(value: Any) -> list[str] | None:
+    """Names of the fields of a dataclass or named tuple; None for anything else."""
+    if isinstance(value, tuple):
+        names = getattr(type(value), "_fields", None)
+        return list(names) if names is not None else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [field.name for field in dataclasses.fields(value)]
+    return None

@@ -1,0 +1,155 @@
+"""One task, ready to judge on: truths by way of weights, the reference's runner, exams.
+
+Order matters where memory is short: everything that the judge computes itself comes first, and a
+large model has left the device before the reference takes its place there.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from pike_hpc.evaluate.judge_admission import Yardstick, admit
+from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
+from pike_hpc.evaluate.judge_host import Host
+from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, Shared
+from pike_hpc.evaluate.judge_size import too_large_for_cpu
+from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.runner import Code, Op, Source
+from pike_hpc.records import Task
+from pike_hpc.tasks import effective_source
+from pike_hpc.tasks.load import LoadedTask, build
+
+FRESH_EXAM_S = 0.5
+"""An exam that took longer to prepare is kept for the next candidate of the task."""
+
+REFERENCE_TIME_S = 3600.0
+"""The reference is trusted code; this only ends what would never end."""
+
+
+class Unfit(Exception):
+    """The task can't be judged on; the message says why."""
+
+
+class Bench:
+    """What is kept of one task from candidate to candidate."""
+
+    def __init__(self, task: Task, host: Host, device: torch.device, secrets: Secrets) -> None:
+        """Run the task's source. Raises TaskRefused."""
+        self.task, self._host, self._device, self._secrets = task, host, device, secrets
+        self._loaded: LoadedTask = build(task)
+        self._ready: dict[WeightsBy, tuple[Truth, Yardstick]] = {}
+        self._exams: dict[WeightsBy, Exam] = {}
+        self._runner: RunnerLink | None = None
+        self._runner_has: WeightsBy | None = None
+        self._footprint = 0
+
+    def too_large(self) -> str:
+        """Why the task is left out where only small ones are tried here; empty otherwise."""
+        return too_large_for_cpu(self._loaded) if self._device.type == "cpu" else ""
+
+    def truth(self, by: WeightsBy) -> tuple[Truth, Yardstick]:
+        """The truth under this way of drawing weights, admitted or not."""
+        if by not in self._ready:
+            for truth, _ in self._ready.values():
+                truth.release()
+            truth = Truth(self._loaded, by, self._device, self._secrets)
+            self._ready[by] = (truth, admit(truth, self.task.digest))
+        return self._ready[by]
+
+    def start(self) -> None:
+        """Have the reference's runner start importing torch, if there is none yet."""
+        if self._runner is None:
+            self._runner = RunnerLink(self._host, "reference")
+
+    def shared(self, by: WeightsBy) -> Shared:
+        """What every runner of the task starts from."""
+        truth, _ = self.truth(by)
+        return Shared(
+            frame=truth.frame,
+            device=self._device.type,
+            construct=truth.construct.type,
+            resets=truth.resets,
+            threads=torch.get_num_threads(),
+            task=effective_source(self.task),
+            weights=truth.weights.buffer,
+            other_weights=truth.probe.weights.buffer,
+        )
+
+    def exam(self, by: WeightsBy, secrets: Secrets) -> Exam:
+        """Secret inputs with their answers: fresh ones, or the first ones where they cost much.
+
+        Reuse gives nothing away: a runner lives for one candidate, and timed inputs are always
+        fresh.
+
+        Raises:
+            RunnerFailed: of the reference.
+            Unfit: it has not enough memory.
+        """
+        kept = self._exams.get(by)
+        if kept is not None and kept.cost_s > FRESH_EXAM_S:
+            return kept
+        truth, yardstick = self.truth(by)
+        paper = set_paper(truth, yardstick, secrets)
+        shared = self.shared(by)
+        if truth.large:
+            truth.release()
+        before = self._free_bytes()
+        fresh = self._runner_has is not by
+        try:
+            self._exams[by] = answer(paper, truth, self._reference(by, shared))
+        except RunnerFailed as failed:
+            if failed.code is Code.OUT_OF_MEMORY:
+                raise Unfit(
+                    f"the reference needs more memory than the {before / 2**30:.1f} GiB that are "
+                    f"free on this {self._device.type}"
+                ) from None
+            raise
+        if fresh:
+            self._footprint = before - self._free_bytes()
+        return self._exams[by]
+
+    def reference(self, by: WeightsBy, secrets: Secrets) -> RunnerLink:
+        """The reference's runner, holding the judging weights. Raises RunnerFailed, Unfit."""
+        if self._runner_has is not by:
+            self.exam(by, secrets)
+        return self._reference(by, self.shared(by))
+
+    def demand_room(self) -> None:
+        """Raises Unfit where a program as large as the reference would not fit beside it."""
+        free = self._free_bytes()
+        if self._device.type == "cuda" and free < self._footprint:
+            raise Unfit(
+                f"reference and candidate do not fit onto the GPU together: the reference took "
+                f"{self._footprint / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are left"
+            )
+
+    def close(self) -> None:
+        """End the reference's runner."""
+        if self._runner is not None:
+            self._runner.end()
+            self._runner = None
+            self._runner_has = None
+
+    def _reference(self, by: WeightsBy, shared: Shared) -> RunnerLink:
+        self.start()
+        assert self._runner is not None
+        runner = self._runner
+        if self._runner_has is None:
+            runner.attach(shared, None)
+            runner.do(Op.IMPORT)
+        runner.allow(REFERENCE_TIME_S)
+        if self._runner_has is not by:
+            truth, _ = self.truth(by)
+            source = Source.SEED if by is WeightsBy.SEED else Source.STATE
+            runner.do(Op.LOAD, source=source, seed=truth.weights.constructor_seed)
+            self._runner_has = by
+        return runner
+
+    def _free_bytes(self) -> int:
+        """Of the GPU; of the machine where the device is a CPU."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+            return torch.cuda.mem_get_info(self._device)[0]
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,186 @@
+"""Marks: how far a candidate's answers to an exam are from the truth, and what that earns.
+
+Pure of processes: takes answers as tensors, gives errors, a tier, or the reason for a refusal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pike_hpc.evaluate.correctness import (
+    CAP,
+    MIN_CORRELATION,
+    SPIKE,
+    allclose,
+    compare,
+    correlation,
+    tier_of,
+)
+from pike_hpc.evaluate.judge_exam import Exam
+from pike_hpc.evaluate.judge_timing import PIKE_TOLERANCE, Tolerance
+from pike_hpc.evaluate.judge_truth import Truth, is_float
+from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
+
+UNMEASURABLE = 1e30
+"""Stands for an error that is not finite, which a record can't hold."""
+
+AS_GOOD = 3.0
+"""k of the tiers' limits: within this factor two errors are of the same precision."""
+
+Answers = Sequence[Sequence[torch.Tensor]]
+"""Per call, per output leaf."""
+
+
+class Verdict(Exception):
+    """The evaluation is over, without a pass."""
+
+    def __init__(self, status: EvalStatus, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What the answers to an exam earned."""
+
+    correctness: Correctness
+    tier: Tier
+    refusal: Verdict | None
+    """Why they earned nothing after all."""
+
+
+class Marker:
+    """Marks the answers to one exam."""
+
+    def __init__(self, truth: Truth, exam: Exam, asked: Collection[Tier]) -> None:
+        self._truth, self._exam, self._asked = truth, exam, asked
+        self._slots = truth.frame.output_slots
+        self._floats = [i for i, slot in enumerate(self._slots) if is_float(slot)]
+        self._scales = [exam.scales[i] for i in self._floats]
+
+    def mark(self, answers: Answers) -> Mark:
+        """The tier earned, or the refusal."""
+        errors = self.errors(answers, self._exam.truths)
+        tier = tier_of(errors, self._scales)
+        legacy = self._legacy(answers)
+        worst = max(errors, default=0.0)
+        shown = tier or Tier.HALF
+        correctness = Correctness(
+            relative_error=min(worst, UNMEASURABLE),
+            limit=self._limit(shown),
+            seeds=len(answers),
+            reference_precision=self._truth.precision,
+            legacy=legacy,
+        )
+        if self._truth.legacy:
+            refusal = None if legacy.pike else wrong("fails PIKE's allclose(1e-2)")
+        else:
+            refusal = self._refusal(answers, tier, worst)
+        return Mark(correctness=correctness, tier=shown, refusal=refusal)
+
+    def errors(self, answers: Answers, truths: Answers) -> list[float]:
+        """Worst error of each float leaf over the calls."""
+        return [
+            max(
+                compare(a[i], t[i], self._exam.scales[i].signal).error
+                for a, t in zip(answers, truths, strict=True)
+            )
+            for i in self._floats
+        ]
+
+    def within(self, answer: Sequence[torch.Tensor], tier: Tier) -> bool:
+        """Whether the first input's answer is within the limit of `tier` or of a stricter one."""
+        if self._truth.legacy:
+            return True
+        found = tier_of(self.errors([answer], self._exam.truths[:1]), self._scales)
+        return found is not None and found.rank <= tier.rank
+
+    def loosest(self) -> list[float]:
+        """The largest limit of each float leaf."""
+        return [max(s.limits.values(), default=CAP) for s in self._scales]
+
+    def tolerance(self, tier: Tier) -> Tolerance:
+        """For timed outputs, which are compared with the reference runner's.
+
+        Both sides may be off: the candidate by its tier's limit, the reference by its own. A
+        factor of two for inputs that are harder than the exam's.
+        """
+        limits = []
+        for scale, error in zip(self._exam.scales, self._exam.reference_errors, strict=True):
+            own = scale.limits.get(tier, CAP)
+            limits.append(2 * (own + error))
+        signals = tuple(s.signal for s in self._exam.scales)
+        return Tolerance(signals=signals, limits=tuple(limits), pike=self._truth.legacy)
+
+    def _refusal(self, answers: Answers, tier: Tier | None, worst: float) -> Verdict | None:
+        limit = self._limit(tier or Tier.HALF)
+        if not math.isfinite(worst):
+            return wrong("its output holds values that are not finite")
+        if not self._whole_numbers_agree(answers):
+            return wrong("an integer output differs from the reference's")
+        if tier is None:
+            return self._too_far(worst, limit)
+        if all(asked.rank < tier.rank for asked in self._asked):
+            loosest = max(self._asked, key=lambda t: t.rank)
+            return wrong(
+                f"has the precision of tier {tier} (error {worst:.1e} of the signal), and "
+                f"{loosest} was asked for (up to {self._limit(loosest):.1e})"
+            )
+        return self._looked_at_closely(answers, tier)
+
+    def _too_far(self, worst: float, limit: float) -> Verdict:
+        shipped = max(self._exam.reference_errors, default=0.0)
+        if limit < worst <= AS_GOOD * shipped:
+            return Verdict(
+                EvalStatus.JUDGE_ERROR,
+                f"error {worst:.1e} of the signal is that of the reference itself under torch's "
+                f"own flags ({shipped:.1e}): at this precision the task tells nothing; only "
+                f"programs within {limit:.1e} can be judged",
+            )
+        return wrong(f"error {worst:.1e} of the signal is over {limit:.1e}, the loosest limit here")
+
+    def _looked_at_closely(self, answers: Answers, tier: Tier) -> Verdict | None:
+        for i in self._floats:
+            pairs = zip(answers, self._exam.truths, strict=True)
+            signal = self._exam.scales[i].signal
+            if max(compare(a[i], t[i], signal).spike for a, t in pairs) > SPIKE:
+                return wrong(f"an element is off by more than {SPIKE:.0f} signals")
+            truths = [t[i] for t in self._exam.truths]
+            moves = not all(torch.equal(truths[0], t) for t in truths[1:])
+            follows = correlation([a[i] for a in answers], truths) if moves else 1.0
+            if follows < MIN_CORRELATION[tier]:
+                return wrong("its output does not follow its input")
+        return None
+
+    def _limit(self, tier: Tier) -> float:
+        """The smallest limit of the tier over leaves; of the loosest there is, if it is absent."""
+        limits: list[Mapping[Tier, float]] = [s.limits for s in self._scales if s.limits]
+        return min((x.get(tier, max(x.values())) for x in limits), default=CAP)
+
+    def _whole_numbers_agree(self, answers: Answers) -> bool:
+        """Integer and boolean leaves equal the float64 answer or the float32 reference's."""
+        for i in set(range(len(self._slots))) - set(self._floats):
+            triples = zip(answers, self._exam.truths, self._exam.references, strict=True)
+            if not all(bool(((a[i] == t[i]) | (a[i] == r[i])).all()) for a, t, r in triples):
+                return False
+        return True
+
+    def _legacy(self, answers: Answers) -> LegacyVerdicts:
+        pairs = [
+            (a, r)
+            for mine, reference in zip(answers, self._exam.references, strict=True)
+            for a, r in zip(mine, reference, strict=True)
+        ]
+        return LegacyVerdicts(
+            pike=all(allclose(a, r, PIKE_TOLERANCE) for a, r in pairs),
+            kernelbench=all(allclose(a, r, 1e-4) for a, r in pairs),
+        )
+
+
+def wrong(message: str) -> Verdict:
+    """The verdict that the candidate's answers are wrong."""
+    return Verdict(EvalStatus.WRONG_RESULT, message)

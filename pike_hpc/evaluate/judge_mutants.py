@@ -1,0 +1,187 @@
+"""Wrong versions of a model that must fail: a layer left out, a hundredth of the weights zeroed.
+
+A layer is what a person would count: a block of a list or sequence of blocks, else a module with
+parameters of its own. Experts that share the work of one layer are one layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+MOST_LAYERS = 24
+"""Of a deeper model that many, evenly spread, the first and the last among them."""
+
+ZEROED_STRIDE = 97
+"""Every so many weights one is zeroed: about 1 %, never in step with a power of two."""
+
+Edit = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(slots=True)
+class Layer:
+    """One or more modules that make one layer, as a run of the model saw them."""
+
+    name: str
+    modules: list[nn.Module]
+    list_name: str = ""
+    """Of the list that holds it; a list may hold experts."""
+    sizes: list[int] = field(default_factory=list)
+    """Elements of the first input of each call."""
+
+    @property
+    def shapes(self) -> list[list[torch.Size]]:
+        """Parameter shapes of each module."""
+        return [[p.shape for p in m.parameters()] for m in self.modules]
+
+
+def layer_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]:
+    """Name to a context in which that layer is left out.
+
+    Args:
+        model: with its weights.
+        call: runs it once, to see which layers take part.
+    """
+    layers = list(_layers(model))
+    _watch(layers, call)
+    edits: dict[str, Edit] = {}
+    for layer in layers:
+        if layer.sizes:
+            edits[layer.name] = _skipping(layer.modules)
+    called = {
+        id(m) for layer in layers if layer.sizes for top in layer.modules for m in top.modules()
+    }
+    for name, module in model.named_modules():
+        if id(module) in called:
+            continue
+        for own, parameter in module.named_parameters(recurse=False):
+            edits[f"{name}.{own}" if name else own] = _zeroing([parameter], 1)
+    return _spread(edits, MOST_LAYERS)
+
+
+def zeroed_weights(model: nn.Module) -> Edit | None:
+    """A context in which one in a hundred weights is zero; None for a model without weights."""
+    weights = [p for p in model.parameters() if p.is_floating_point() or p.is_complex()]
+    return _zeroing(weights, ZEROED_STRIDE) if weights else None
+
+
+def _layers(module: nn.Module, prefix: str = "") -> Iterator[Layer]:
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+            list_name = "" if isinstance(child, nn.Sequential) else path
+            for own, block in child.named_children():
+                if isinstance(block, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+                    yield from _layers(block, f"{path}.{own}.")
+                elif any(True for _ in block.parameters()):
+                    yield Layer(f"{path}.{own}", [block], list_name)
+        elif any(True for _ in child.parameters(recurse=False)):
+            yield Layer(path, [child])
+        else:
+            yield from _layers(child, f"{path}.")
+
+
+def _watch(layers: list[Layer], call: Callable[[], object]) -> None:
+    """Note the calls of each layer, then make one of those that are experts of the same."""
+
+    def note(layer: Layer) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            first = next((a for a in tree_leaves(args) if torch.is_tensor(a)), None)
+            layer.sizes.append(0 if first is None else first.numel())
+
+        return hook
+
+    hooks = [layer.modules[0].register_forward_hook(note(layer)) for layer in layers]
+    try:
+        call()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    groups: dict[str, list[Layer]] = {}
+    for layer in layers:
+        groups.setdefault(layer.list_name, []).append(layer)
+    for name, group in groups.items():
+        if name and len(group) > 1 and _are_experts(group):
+            together = Layer(name, [m for layer in group for m in layer.modules])
+            together.sizes = [size for layer in group for size in layer.sizes]
+            layers[layers.index(group[0])] = together
+            for layer in group[1:]:
+                layers.remove(layer)
+
+
+def _are_experts(group: Sequence[Layer]) -> bool:
+    """Siblings of one architecture that see different parts of the input, or nothing."""
+    alike = all(layer.shapes == group[0].shapes for layer in group)
+    return alike and len({tuple(layer.sizes) for layer in group}) > 1
+
+
+def _skipping(modules: Sequence[nn.Module]) -> Edit:
+    """The input goes through; where it has another shape, the layer sees zeros instead."""
+
+    def hook(module: nn.Module, args: Any, output: Any) -> Any:
+        if not args or not torch.is_tensor(args[0]):
+            return tree_map(_zeros, output)
+        first = args[0]
+
+        def through(value: Any) -> Any:
+            if torch.is_tensor(value) and value.shape == first.shape:
+                return first.to(value.dtype)
+            return value
+
+        if any(torch.is_tensor(v) and v.shape == first.shape for v in tree_leaves(output)):
+            return tree_map(through, output)
+        return type(module).forward(module, torch.zeros_like(first), *args[1:])
+
+    @contextmanager
+    def edit() -> Iterator[None]:
+        hooks = [module.register_forward_hook(hook) for module in modules]
+        try:
+            yield
+        finally:
+            for handle in hooks:
+                handle.remove()
+
+    return edit
+
+
+def _zeroing(parameters: Sequence[nn.Parameter], stride: int) -> Edit:
+    @contextmanager
+    def edit() -> Iterator[None]:
+        kept = []
+        with torch.no_grad():
+            for parameter in parameters:
+                chosen = _chosen(parameter, stride)
+                kept.append((chosen, chosen.clone()))
+                chosen.zero_()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for chosen, values in kept:
+                    chosen.copy_(values)
+
+    return edit
+
+
+def _chosen(parameter: nn.Parameter, stride: int) -> torch.Tensor:
+    """A view of every `stride`-th element, in the order in which they lie in memory."""
+    flat = torch.as_strided(parameter.detach(), (parameter.numel(),), (1,))
+    return flat[::stride]
+
+
+def _zeros(value: Any) -> Any:
+    return torch.zeros_like(value) if torch.is_tensor(value) else value
+
+
+def _spread(edits: dict[str, Edit], most: int) -> dict[str, Edit]:
+    names = list(edits)
+    if len(names) <= most:
+        return edits
+    step = (len(names) - 1) / (most - 1)
+    return {names[round(i * step)]: edits[names[round(i * step)]] for i in range(most)}

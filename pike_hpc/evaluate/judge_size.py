@@ -1,0 +1,47 @@
+"""How large a task is, found on meta tensors: nothing is allocated and nothing computed."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from pike_hpc.evaluate.judge_weights import held
+from pike_hpc.records import PikeError
+from pike_hpc.tasks.load import LoadedTask
+
+SMALL_FLOPS, SMALL_BYTES = 1e11, 1 << 30
+"""Up to here a task is admitted on a CPU within about a minute."""
+
+
+def model_bytes(loaded: LoadedTask) -> int | None:
+    """Bytes of everything the model holds; None where it can't be built on meta tensors."""
+    try:
+        model = loaded.make_model(device="meta")
+    except PikeError:
+        return None
+    tensors = {id(t): t for t in model.parameters()} | {id(t): t for _, _, t in held(model)}
+    return sum(t.nbytes for t in tensors.values())
+
+
+def flops(loaded: LoadedTask) -> int | None:
+    """Floating-point operations of one call; None where meta tensors can't go through."""
+    counter = FlopCounterMode(display=False)
+    try:
+        model = loaded.make_model(device="meta").eval()
+        inputs = loaded.inputs(device="meta")
+        with torch.inference_mode(), counter:
+            model(*inputs)
+    except Exception:  # whatever a task does with tensors that hold no numbers
+        return None
+    return counter.get_total_flops()
+
+
+def too_large_for_cpu(loaded: LoadedTask) -> str:
+    """Why the task is not tried on a CPU unless asked for by name; empty where it is."""
+    size = model_bytes(loaded) or 0
+    if size > SMALL_BYTES:
+        return f"too large for a CPU unless asked for by name: it holds {size / 2**30:.1f} GiB"
+    work = flops(loaded) or 0
+    if work > SMALL_FLOPS:
+        return f"too large for a CPU unless asked for by name: {work / 1e9:.0f} GFLOP a call"
+    return ""

@@ -1,0 +1,73 @@
+"""A program from its source: import, constructor arguments, weights by shape and order."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+ENTRIES = ("ModelNew", "Model")
+"""Names of a program's class, the first found counts."""
+
+
+def by_shape_and_order(own: dict[str, Any], state: dict[str, Any]) -> dict[str, Any] | None:
+    """The k-th weight of a shape goes to the k-th place of that shape; None if counts differ."""
+
+    def groups(tensors: dict[str, Any]) -> dict[tuple[Any, bool], list[str]]:
+        found: dict[tuple[Any, bool], list[str]] = {}
+        for name, tensor in tensors.items():
+            found.setdefault((tuple(tensor.shape), tensor.is_floating_point()), []).append(name)
+        return found
+
+    here, there = groups(own), groups(state)
+    if {k: len(v) for k, v in here.items()} != {k: len(v) for k, v in there.items()}:
+        return None
+    return {
+        name: state[other]
+        for group, names in here.items()
+        for name, other in zip(names, there[group], strict=True)
+    }
+
+
+def load_file(path: Path, source: str) -> ModuleType:
+    """Import source as a real file, so that tracebacks, inspect and compilers find its text."""
+    path.write_bytes(source.encode("utf-8", "surrogatepass"))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def init_inputs(task: Any, device: torch.device) -> list[Any]:
+    """The constructor's arguments, the same as the judge's: `tasks.load` says in what order."""
+    make = getattr(task, "get_init_inputs", list)
+    seed_everything(0)
+    before = streams(device)
+    values = list(make())
+    if all(torch.equal(a, b) for a, b in zip(before, streams(device), strict=True)):
+        return values
+    seed_everything(0)
+    task.get_inputs()
+    return list(make())
+
+
+def streams(device: torch.device) -> list[torch.Tensor]:
+    """Where the random streams stand that factories on `device` draw from."""
+    states = [torch.random.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def seed_everything(seed: int) -> None:
+    """Constructors draw the same numbers in every runner and in the judge."""
+    random.seed(seed)
+    torch.manual_seed(seed)

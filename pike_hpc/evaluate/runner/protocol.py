@@ -1,0 +1,105 @@
+"""What judge and runner say to each other: bytes on two pipes, and how a request ended."""
+
+from __future__ import annotations
+
+import enum
+import struct
+import traceback
+from typing import Any
+
+import torch
+
+BELL = struct.Struct("<BBQ")
+"""What the judge rings: an Op, where weights come from, the constructor's seed."""
+
+FILES = 7
+"""bell, done, setup, inputs, outputs, weights, other weights: the order of the descriptors."""
+
+
+class Op(enum.IntEnum):
+    """What the judge asks for."""
+
+    IMPORT = 1
+    LOAD = 2
+    """A fresh model, with weights from where the bell says."""
+    RELOAD = 3
+    """Weights from there into the model that lives."""
+    CALL = 4
+    NULL = 5
+    """Copy the last outputs again, with no model: the constant of the protocol."""
+    AGAIN = 6
+    """Copy what the last call but one returned: has a later call changed it?"""
+    RESET = 7
+    """Put back what the model kept beside its parameters when it had been loaded."""
+
+
+class Source(enum.IntEnum):
+    """Where a model's weights come from."""
+
+    STATE = 0
+    """The weights buffer: those that are judged with."""
+    SEED = 1
+    """The constructor, from its seed alone."""
+    OTHER = 2
+    """The buffer of other weights, which answers must follow."""
+
+
+class Code(enum.IntEnum):
+    """How it went. Everything but OK ends the evaluation, NEED_SEED after one more try."""
+
+    OK = 0
+    RAISED = 1
+    IMPORT_FAILED = 2
+    COMPILE_FAILED = 3
+    NO_MODEL = 4
+    NOT_A_MODULE = 5
+    CONSTRUCTOR_RAISED = 6
+    NEED_SEED = 7
+    """The weights have no place in this model."""
+    PREPARE_RAISED = 8
+    OUT_OF_MEMORY = 9
+    OUTPUT_TREE = 10
+    OUTPUT_TYPE = 11
+    OUTPUT_SHAPE = 12
+    OUTPUT_DTYPE = 13
+
+
+class Refused(Exception):
+    """An answer that can't be given to the judge."""
+
+    def __init__(self, code: Code) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+class phase:  # noqa: N801 - reads as the statement it is
+    """Name the failure of a block, unless it names itself: `with phase(Code.IMPORT_FAILED):`."""
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and not isinstance(error, Refused):
+            traceback.print_exception(kind, error, trace)
+            code = code_of(error)
+            raise Refused(self._code if code is Code.RAISED else code) from None
+
+
+def code_of(error: BaseException) -> Code:
+    """The code of what a program raised."""
+    if isinstance(error, Refused):
+        return error.code
+    try:
+        text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    except Exception:  # the program's own __str__
+        return Code.RAISED
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        "DefaultCPUAllocator" in text or "Cannot allocate memory" in text
+    ):
+        return Code.OUT_OF_MEMORY
+    if text.startswith(("torch._inductor.", "torch._dynamo.exc.Backend", "triton.compiler.")):
+        return Code.COMPILE_FAILED
+    return Code.RAISED

@@ -1,0 +1,179 @@
+"""One program at a doorbell.
+
+A runner connects to the Unix socket it is given, receives one byte with seven file descriptors and
+closes the socket. From then on it shares with the judge only buffers and two pipes: a bell (what
+to do) and a done pipe (one byte: a `Code`). It knows no clock, no input's seed, no expected output.
+After the candidate is imported this process belongs to the candidate: nothing here is a defence,
+and the judge treats the byte and the buffers as hostile. On CUDA a call copies the shared input to
+the device and the outputs back, inside the time that is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .program import ENTRIES, by_shape_and_order, init_inputs, load_file, seed_everything
+from .protocol import BELL, FILES, Code, Op, Refused, Source, code_of, phase
+from .state import State
+from .trees import as_tensor, flatten, unflatten, views
+
+
+class Runner:
+    """One program, its buffers, and what to do for each Op."""
+
+    def __init__(self, setup: dict[str, Any], files: Sequence[int]) -> None:
+        self._setup = setup
+        self._device = torch.device(setup["device"])
+        self._inputs = views(setup["input_slots"], files[0])
+        self._outputs = views(setup["output_slots"], files[1])
+        slots = setup["weight_slots"]
+        self._weights = {
+            Source.STATE: views(slots, files[2], private=True),
+            Source.OTHER: views(slots, files[3], private=True),
+        }
+        self._here = [t.to(self._device) for t in self._inputs]
+        self._task: ModuleType | None = None
+        self._entry: Any = None
+        self._model: Any = None
+        self._state: State | None = None
+        self._last: list[list[Any]] = []
+
+    def serve(self, op: Op, source: Source, seed: int) -> None:
+        """Do `op`. Raises Refused, or whatever the program raises."""
+        if op is Op.IMPORT:
+            self._import()
+        elif op is Op.LOAD:
+            self._load(source, seed)
+        elif op is Op.RELOAD:
+            self._fit(self._model, self._weights[source])
+            self._remember()
+        elif op is Op.RESET:
+            if self._state is not None:
+                self._state.restore()
+        elif op is Op.CALL:
+            self._call()
+        elif op is Op.NULL:
+            self._copy_in()
+            self._copy_out(self._last[-1])
+        elif op is Op.AGAIN:
+            self._copy_out(self._last[0])
+
+    def _import(self) -> None:
+        place = Path(tempfile.mkdtemp(prefix="program-"))
+        with phase(Code.IMPORT_FAILED):
+            self._task = load_file(place / "task.py", self._setup["task"])
+            program = self._task
+            if self._setup["candidate"] is not None:
+                program = load_file(place / "candidate.py", self._setup["candidate"])
+        self._entry = next((getattr(program, n) for n in ENTRIES if hasattr(program, n)), None)
+        if self._entry is None:
+            raise Refused(Code.NO_MODEL)
+
+    def _load(self, source: Source, seed: int) -> None:
+        self._model, self._state, self._last = None, None, []
+        gc.collect()
+        place = torch.device(self._setup["construct"])
+        here = contextlib.nullcontext() if place.type == "cpu" else place
+        with phase(Code.CONSTRUCTOR_RAISED), here:
+            arguments = init_inputs(self._task, place)
+            seed_everything(seed)
+            model = self._entry(*arguments)
+        if not isinstance(model, torch.nn.Module):
+            raise Refused(Code.NOT_A_MODULE)
+        model = model.eval().to(self._device)
+        if source is Source.SEED:
+            prepare = getattr(model, "prepare", None)
+            if prepare is not None:
+                with phase(Code.PREPARE_RAISED), torch.inference_mode():
+                    prepare(model.state_dict())
+        else:
+            self._fit(model, self._weights[source])
+        self._model = model
+        self._remember()
+
+    def _remember(self) -> None:
+        if self._setup["resets"]:
+            self._state = State(self._model)
+
+    def _fit(self, model: torch.nn.Module, weights: Sequence[torch.Tensor]) -> None:
+        """Give the weights a place: strictly by name, by `prepare`, or by shape and order.
+
+        They go from the shared bytes to their places one by one, never to the device twice.
+        """
+        names = [slot["name"] for slot in self._setup["weight_slots"]]
+        state = dict(zip(names, weights, strict=True))
+        own = model.state_dict()
+        prepare: Callable[[dict[str, Any]], None] | None = getattr(model, "prepare", None)
+        found = state if set(own) == set(state) else None
+        if found is None and prepare is None:
+            found = by_shape_and_order(own, state)
+            if found is None:
+                raise Refused(Code.NEED_SEED)
+        if found is not None:
+            try:
+                # A parameter that forward replaced is an inference tensor, written only there.
+                with torch.inference_mode():
+                    model.load_state_dict(found, strict=True)
+            except RuntimeError:
+                if prepare is None:
+                    raise Refused(Code.NEED_SEED) from None
+        if prepare is not None:
+            with phase(Code.PREPARE_RAISED), torch.inference_mode():
+                prepare({name: w.to(self._device, copy=True) for name, w in state.items()})
+
+    def _call(self) -> None:
+        self._copy_in()
+        with torch.inference_mode():
+            tree = self._setup["input_tree"]
+            answer = self._model(*unflatten(tree, self._here, vars(self._task)))
+        leaves: list[Any] = []
+        flatten(self._setup["output_tree"], answer, leaves)
+        self._last = [*self._last[-1:], leaves]
+        self._copy_out(leaves)
+
+    def _copy_in(self) -> None:
+        if self._device.type != "cpu":
+            for there, here in zip(self._inputs, self._here, strict=True):
+                here.copy_(there)
+
+    def _copy_out(self, leaves: Sequence[Any]) -> None:
+        with torch.inference_mode():
+            for slot, leaf in zip(self._outputs, leaves, strict=True):
+                slot.copy_(as_tensor(leaf, slot))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def main(address: str) -> None:
+    """Serve the judge that listens at `address` until it hangs up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.connect(address)
+        _, files, _, _ = socket.recv_fds(link, 1, FILES)
+    bell, done, setup_file, *buffers = files
+    with os.fdopen(setup_file, "rb") as file:
+        setup = json.loads(file.read())
+    torch.set_num_threads(setup["threads"])
+    runner = Runner(setup, buffers)
+    os.write(done, bytes([Code.OK]))
+    while message := os.read(bell, BELL.size):
+        op, source, seed = BELL.unpack(message)
+        code = Code.OK
+        try:
+            runner.serve(Op(op), Source(source), seed)
+        except BaseException as error:
+            code = code_of(error)
+            if not isinstance(error, Refused):
+                traceback.print_exc()
+        os.write(done, bytes([code]))

@@ -1,0 +1,44 @@
+"""What a model keeps from one call to the next, and how it is put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+STATE_BYTES = 1 << 30
+"""A model that keeps more than this beside its parameters is not reset between calls."""
+
+
+class State:
+    """What a model holds beside its parameters, so that one call leaves nothing to the next."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Copy buffers, tensors that are plain attributes, and plain numbers."""
+        self._kept: list[tuple[torch.nn.Module, str, Any, Any]] = []
+        plain = (bool, int, float, str, type(None))
+        for module in model.modules():
+            held = {**vars(module), **module._buffers}
+            for name, value in held.items():
+                if isinstance(value, torch.Tensor):
+                    self._kept.append((module, name, value, value.clone()))
+                elif isinstance(value, plain) and not name.startswith("_"):
+                    self._kept.append((module, name, value, value))
+
+    @staticmethod
+    def size_bytes(model: torch.nn.Module) -> int:
+        """Bytes that a copy would take."""
+        return sum(
+            value.nbytes
+            for module in model.modules()
+            for value in {**vars(module), **module._buffers}.values()
+            if isinstance(value, torch.Tensor)
+        )
+
+    def restore(self) -> None:
+        """Put everything back."""
+        with torch.inference_mode():
+            for module, name, value, kept in self._kept:
+                if isinstance(value, torch.Tensor):
+                    value.copy_(kept)
+                setattr(module, name, value)

@@ -1,0 +1,106 @@
+"""Arguments and answers: tensors over shared bytes, and the containers around them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .protocol import Code, Refused
+
+
+def views(slots: Sequence[dict[str, Any]], fd: int, *, private: bool = False) -> list[torch.Tensor]:
+    """Tensors over the shared bytes of `fd`, at the same addresses for good."""
+    size = os.fstat(fd).st_size
+    flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+    raw = mmap.mmap(fd, size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+    found = []
+    for slot in slots:
+        dtype = getattr(torch, slot["dtype"])
+        count = slot["count"]
+        flat = (
+            torch.frombuffer(raw, dtype=dtype, count=count, offset=slot["offset"])
+            if count
+            else torch.empty(0, dtype=dtype)
+        )
+        found.append(flat.view(slot["shape"]))
+    return found
+
+
+def unflatten(tree: Any, leaves: Sequence[torch.Tensor], classes: Mapping[str, Any]) -> Any:
+    """The arguments that `tree` describes, with `leaves` for its tensors.
+
+    Args:
+        tree: as layout.describe makes it.
+        leaves: tensors by number.
+        classes: where records find their class: the task's module.
+    """
+    kind, value = tree
+    if kind == "tensor":
+        return leaves[value]
+    if kind == "value":
+        return value
+    if kind == "complex":
+        return complex(*value)
+    if kind == "dict":
+        return {k: unflatten(v, leaves, classes) for k, v in value.items()}
+    if kind == "record":
+        name, fields = value
+        return record(classes[name], {k: unflatten(v, leaves, classes) for k, v in fields.items()})
+    items = [unflatten(v, leaves, classes) for v in value]
+    return tuple(items) if kind == "tuple" else items
+
+
+def record(cls: Any, fields: dict[str, Any]) -> Any:
+    """An instance of a dataclass or named tuple, made without its constructor where it has one."""
+    if issubclass(cls, tuple):
+        return cls(**fields)
+    made = object.__new__(cls)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def flatten(tree: Any, answer: Any, into: list[Any]) -> None:
+    """Append the leaves of an answer. Raises Refused where it is not built like `tree`."""
+    kind, value = tree
+    if kind == "tensor":
+        into.append(answer)
+    elif kind in ("value", "complex"):
+        if answer is not None:
+            raise Refused(Code.OUTPUT_TREE)
+    elif kind == "dict":
+        if not isinstance(answer, dict) or set(answer) != set(value):
+            raise Refused(Code.OUTPUT_TREE)
+        for key, branch in value.items():
+            flatten(branch, answer[key], into)
+    elif kind == "record":
+        # A class with the same fields will do: a candidate defines its own.
+        if not all(hasattr(answer, name) for name in value[1]):
+            raise Refused(Code.OUTPUT_TREE)
+        for name, branch in value[1].items():
+            flatten(branch, getattr(answer, name), into)
+    else:
+        if not isinstance(answer, tuple if kind == "tuple" else list) or len(answer) != len(value):
+            raise Refused(Code.OUTPUT_TREE)
+        for branch, item in zip(value, answer, strict=True):
+            flatten(branch, item, into)
+
+
+def as_tensor(leaf: Any, slot: torch.Tensor) -> Any:
+    """The leaf, if its bytes may fill the slot: same shape, same kind of number."""
+    if isinstance(leaf, (bool, int, float)) and slot.dim() == 0:
+        leaf = torch.tensor(leaf)
+    if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
+        raise Refused(Code.OUTPUT_TYPE)
+    if leaf.shape != slot.shape:
+        raise Refused(Code.OUTPUT_SHAPE)
+    if leaf.is_floating_point() != slot.is_floating_point() or (
+        leaf.is_complex() != slot.is_complex()
+        or (leaf.dtype == torch.bool) != (slot.dtype == torch.bool)
+    ):
+        raise Refused(Code.OUTPUT_DTYPE)
+    return leaf
