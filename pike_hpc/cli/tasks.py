@@ -122,9 +122,9 @@ def _print_check(
     if options.json:
         now = datetime.datetime.now(datetime.UTC)
         _print_json(document(rows, chosen, device, options.arguments, now))
+        _name_refused(chosen)
     else:
         print(as_text(rows, refusals(chosen.refused)))
-    _name_refused(chosen)
 
 
 def _table(options: argparse.Namespace) -> int:

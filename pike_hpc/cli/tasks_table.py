@@ -96,7 +96,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _short(row["noise"]),
         f"{_short(mildest[1])} {_plain(mildest[0])}" if mildest else "none",
         _plain(row["reference_precision"]),
-        f"{row['seconds']:.1f}",
+        f"{row['seconds']:.{1 if row['seconds'] >= 1 else 2}f}",
         "; ".join(_notes(row)),
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -227,3 +228,26 @@ def test_a_checkpoint_named_in_the_example_is_used(tmp_path):
     found = build(find_task(str(tmp_path / "1_Named.py"))).state_dict()
     assert found is not None
     assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+def test_stopped_half_way_it_says_what_was_found(tmp_path):
+    (tmp_path / "1_One.py").write_text(GOOD)
+    (tmp_path / "2_Slow.py").write_text("import time; time.sleep(200)\n" + GOOD)
+    command = [sys.executable, "-P", "-m", "pike_hpc", "tasks", "check", str(tmp_path), "--json"]
+    with subprocess.Popen(
+        [*command, "--device", "cpu"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        for line in process.stderr:
+            if line.startswith("[1/2]"):
+                break
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    document = json.loads(out)
+    assert document["complete"] is False
+    assert [row["admitted"] for row in document["tasks"]] == [True]
