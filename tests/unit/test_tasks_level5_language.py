@@ -303,6 +303,14 @@ def test_short_contexts_have_plain_frequencies(task_id):
     torch.testing.assert_close(freqs_cis[100, 3], turns, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("task_id", ["1", "3", "4", "12", "14"])
+def test_rotations_turn_neighbouring_pairs(task_id):
+    x, angles = torch.randn(2, 5, 3, 8), torch.randn(5, 4)
+    rotations = torch.polar(torch.ones(5, 4), angles)
+    rotated = tiny(task_id).namespace["rotate"](x, rotations)
+    torch.testing.assert_close(rotated, turned(x, angles))
+
+
 def test_the_decoded_token_is_turned_as_position_zero():
     _, position, freqs_cis = tiny("12").inputs()
     assert position == 5
@@ -347,6 +355,9 @@ def test_the_new_token_asks_the_heads_of_every_cached_position():
         angles = torch.outer(torch.arange(6.0), torch.tensor(frequencies(4)))
         angles[5] = 0  # the new token is turned as position 0
         q, k, v = latent(model, torch.cat([model.prompt, x], dim=1), angles)
+        agree(model.k_cache[:2], k)
+        agree(model.v_cache[:2], v)
+        assert not model.k_cache[2].any()
         plain = torch.empty(2, 6, 3, 5)
         for row, position, head in torch.cartesian_prod(*map(torch.arange, (2, 6, 3))).tolist():
             keys, values = k[row, position], v[row, position]
@@ -518,6 +529,20 @@ def test_a_model_turned_to_float64_answers_in_float64(task_id):
     if task_id != "3":  # in bfloat16 a token may go to another expert
         tolerance = 0.05 if task_id == "4" else 1e-4
         torch.testing.assert_close(output, narrow, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("task_id", PREFILLED)
+def test_the_prompt_goes_where_the_weights_are(task_id):
+    loaded = tiny(task_id)
+    arguments = loaded.init_inputs()
+    with torch.device("meta"):
+        assert loaded.model_class(*arguments)(*loaded.inputs()).is_meta
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = loaded.model_class(*arguments)
+        assert model(*loaded.inputs()).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_the_prompt_costs_neither_logits_nor_a_whole_batch():

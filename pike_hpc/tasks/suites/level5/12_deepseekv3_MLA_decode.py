@@ -1,7 +1,8 @@
 """One decoding step of DeepSeek-V3's latent attention over full key and value caches.
 
 Quirk: q, k and v are not transposed: the one new token's 16 head queries are broadcast against
-the 16 heads of every cached position, so the output has a row for each position.
+the 16 heads of every cached position, so the output has a row for each position. The heads' keys
+have the rotated part in common, so that it cancels in the softmax.
 Quirk: the step is at position prompt_len, but its rotation is that of position 0.
 Quirk: the constructor fills the caches from a prompt among its arguments; the context is shorter
 than the original one, so rope is plain and the softmax scale has no YaRN factor.

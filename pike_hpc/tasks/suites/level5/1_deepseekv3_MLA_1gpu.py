@@ -1,7 +1,7 @@
 """Multi-head latent attention of DeepSeek-V3 without a cache: low-rank queries, keys and values.
 
-Quirk: q, k and v are not transposed: attention runs, causally, over the heads of each token,
-whose queries and keys are all turned by the same angles.
+Quirk: q, k and v are not transposed: attention runs, causally, over the heads of each token. Their
+keys have the rotated part in common, so that it cancels in the softmax.
 Quirk: the projections have biases; start_pos is not used, the rotations come as an input.
 """
 
