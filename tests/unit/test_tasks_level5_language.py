@@ -410,9 +410,10 @@ def test_deepseek_equals_its_unabsorbed_dense_form():
     agree(output, plain)
 
 
+@pytest.mark.parametrize("batch_size", [1, 9])
 @pytest.mark.parametrize("task_id", ["7", "13"])
-def test_experts_equal_their_masked_dense_form(task_id):
-    model, (x,), output = in_float64(task_id)
+def test_experts_equal_their_masked_dense_form(task_id, batch_size):
+    model, (x,), output = in_float64(task_id, batch_size=batch_size, seq_len=1)
     with torch.no_grad():
         agree(output, experts(model, x))
 
