@@ -124,7 +124,7 @@ def _print_check(
         _print_json(document(rows, chosen, device, options.arguments, now))
         _name_refused(chosen)
     else:
-        print(as_text(rows, refusals(chosen.refused)))
+        print(as_text(rows, refusals(chosen.refused), len(chosen.tasks)))
 
 
 def _table(options: argparse.Namespace) -> int:

@@ -29,24 +29,30 @@ Row = dict[str, Any]
 def check(chosen: Chosen, device: Device, engine: str, log: TextIO, rows: list[Row]) -> None:
     """Add a row per task, in order, as each is found; progress goes to `log`.
 
-    On a CPU, what would take minutes is left out unless it was asked for by name.
+    Raises:
+        UsageError: no torch here, or the engine does not work here.
     """
-    small_only = device.torch_device == "cpu" and not chosen.single
+    small = small_only(chosen, device)
     total = len(chosen.tasks)
     with sigterm_as_ctrl_c(), open_lane(device, engine) as lane:
         for number, task in enumerate(chosen.tasks, 1):
             name = printable(f"{task.key} {task.name}")
             print(f"[{number}/{total}] {name} … ", end="", file=log, flush=True)
             start = time.monotonic()
-            found = row(task, admit(lane, task, small_only))
+            found = row(task, admit(lane, task, small))
             rows.append(found)
             print(f"{verdict(found)}, {time.monotonic() - start:.1f} s", file=log, flush=True)
 
 
-def admit(lane: Lane, task: Task, small_only: bool) -> Admission:
+def small_only(chosen: Chosen, device: Device) -> bool:
+    """Whether to leave out what would take minutes: on a CPU, unless one task was named alone."""
+    return device.torch_device == "cpu" and not chosen.single
+
+
+def admit(lane: Lane, task: Task, small: bool) -> Admission:
     """What the lane's judge says; a judge lost to the task is a refusal."""
     try:
-        return lane.admit(task, small_only=small_only)
+        return lane.admit(task, small_only=small)
     except (JudgeLost, CodecError) as error:
         reason = printable(str(error), 400)
         return Admission(task_digest=task.digest, admitted=False, reason=reason)

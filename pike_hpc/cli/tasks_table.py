@@ -29,8 +29,16 @@ HEADINGS = (
 MAX_REASON = 400
 
 
-def as_text(rows: Sequence[Row], refused: Sequence[Mapping[str, str]] = ()) -> str:
-    """Aligned columns; a refusal is one line with its reason; counts at the end."""
+def as_text(
+    rows: Sequence[Row], refused: Sequence[Mapping[str, str]] = (), total: int | None = None
+) -> str:
+    """Aligned columns; a refusal is one line with its reason; counts at the end.
+
+    Args:
+        rows: of the tasks that were checked.
+        refused: files that are no task.
+        total: tasks that were to be checked, where a check was stopped before its end.
+    """
     lines = [tuple(h.upper() for h in HEADINGS), *(_cells(row) for row in rows)]
     widths = [
         max(len(cells[i]) for cells in lines if _is_full(cells)) for i in range(len(HEADINGS))
@@ -41,7 +49,8 @@ def as_text(rows: Sequence[Row], refused: Sequence[Mapping[str, str]] = ()) -> s
         for cells in lines
     ]
     shown += [f"refused {_plain(r['path'])}: {_plain(r['reason'])}" for r in refused]
-    return "\n".join([*shown, "", count(rows)])
+    stopped = f"; stopped after {len(rows)} of {total}" if (total or 0) > len(rows) else ""
+    return "\n".join([*shown, "", count(rows) + stopped])
 
 
 def as_markdown(document: Mapping[str, Any]) -> str:

@@ -183,6 +183,16 @@ def test_a_range_for_a_person(tmp_path):
     assert last.startswith("1 of 2 admitted; refused: ")
 
 
+def test_what_is_too_large_for_a_cpu_is_not_tried_and_no_failure(tmp_path):
+    (tmp_path / "1_One.py").write_text(GOOD)
+    large = changed("[32]", "[9000]").replace("batch_size, 32", "batch_size, 9000")
+    (tmp_path / "2_Large.py").write_text(large.replace("batch_size = 8", "batch_size = 900"))
+    done = pike("tasks", "check", tmp_path, "--device", "cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"2 +Large +not tried +.*146 GFLOP", done.stdout), done.stdout
+    assert "1 of 2 admitted; not tried here: " in done.stdout
+
+
 def test_the_example_of_a_model_of_ones_own_is_admitted():
     done = pike("tasks", "check", "workflows/your_model", "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr

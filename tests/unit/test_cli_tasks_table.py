@@ -7,13 +7,13 @@ import re
 import pytest
 
 from pike_hpc.cli import main
-from pike_hpc.cli.tasks_check import document, exit_code, row
+from pike_hpc.cli.tasks_check import document, exit_code, row, small_only
 from pike_hpc.cli.tasks_table import HEADINGS, as_markdown, as_text
 from pike_hpc.evaluate import Admission
 from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.measured import MODULES, PACKAGE, code_digest
 from pike_hpc.records import Task, Variant
-from pike_hpc.tasks import Chosen
+from pike_hpc.tasks import Chosen, choose
 
 DEVICE = Device(kind="nvidia-h200", torch_device="cuda", why="cuda, 1 x NVIDIA H200")
 NOW = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.UTC)
@@ -78,6 +78,11 @@ def test_legacy_is_marked_in_every_row_and_at_the_end():
     assert "legacy" not in as_text(ROWS)
 
 
+def test_a_check_that_was_stopped_says_so():
+    assert as_text(ROWS, total=3).splitlines()[-1].endswith("not tried here: s/3")
+    assert as_text(ROWS, total=5).splitlines()[-1].endswith("; stopped after 3 of 5")
+
+
 def test_hostile_names_and_reasons_stay_on_their_line():
     text = as_text([not_fine(1, False, "a\x1b[2Jb\nc\u202ed")], [{"path": "x\ny", "reason": "z"}])
     assert "\x1b" not in text
@@ -85,11 +90,25 @@ def test_hostile_names_and_reasons_stay_on_their_line():
     assert "refused x y: z" in text
 
 
-def test_nothing_that_was_tried_is_told_from_something_refused():
+def test_what_was_not_tried_is_no_failure():
     assert exit_code([fine(1)], []) == 0
     assert exit_code([fine(1), not_fine(2, None, "large")], []) == 0
     assert exit_code([fine(1), not_fine(2, False, "bad")], []) == 3
     assert exit_code([fine(1)], [("x.py", "bad")]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "single"),
+    [
+        *[("level0/1", True), ("level0/1_Conv2D", True), ("level0/1-1", False)],
+        *[("level0/1,2", False), ("level0", False), ("level0/all", False), (None, False)],
+        (str(PACKAGE / "tasks/suites/level0/1_Conv2D.py"), True),
+    ],
+)
+def test_only_a_task_named_alone_is_tried_on_a_cpu_whatever_its_size(text, single):
+    cpu = Device(kind="cpu", torch_device="cpu", why="")
+    assert small_only(choose(text), cpu) is not single
+    assert not small_only(choose(text), DEVICE)
 
 
 def measured():
