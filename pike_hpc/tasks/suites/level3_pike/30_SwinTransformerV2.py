@@ -1,6 +1,6 @@
 """Swin Transformer V2 (tiny): windowed cosine attention, continuous position bias, res-post-norm.
 
-Quirk: queries and keys are normalised and scaled by a learned factor, at most 100, not by 1/sqrt(d).
+Quirk: scores are cosines times a learned factor of at most 100, not divided by sqrt(d).
 Quirk: the norms come after attention and MLP, inside the residual branch.
 Quirk: the position bias is computed by a small MLP in every forward.
 """
