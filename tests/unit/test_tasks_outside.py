@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.cli import main
-from pike_hpc.records import MAX_SOURCE_BYTES, UsageError
+from pike_hpc.records import MAX_SOURCE_BYTES, UsageError, Variant
 from pike_hpc.tasks import choose, find_task, load_suite, parse_range, select, suites
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -362,5 +362,8 @@ def test_show_prints_the_source_with_its_overrides(checkout, capsys):
 
 
 def test_an_override_reaches_every_task_that_has_the_integer(checkout):
-    chosen = choose("level1/1-3", tasks_root=checkout, shape_overrides={"features": 8})
-    assert [task.shape_overrides for task in chosen.tasks] == [{"features": 8}] * 3
+    asked = {"shape_overrides": {"batch_size": 8}, "variant": Variant.LEGACY}
+    for words in ("level1/1-3", "level1/2", "level1", None):
+        chosen = choose(words, tasks_root=checkout, **asked)
+        assert {task.shape_overrides["batch_size"] for task in chosen.tasks} == {8}
+        assert {task.variant for task in chosen.tasks} == {Variant.LEGACY}
