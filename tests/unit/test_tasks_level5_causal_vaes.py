@@ -114,6 +114,25 @@ def test_attention_is_one_head_with_biases_and_a_residual(task_id):
 
 
 @pytest.mark.parametrize("task_id", ["6", "8"])
+def test_a_resnet_and_the_end_are_as_described(task_id):
+    model = wide(model_of(tiny(task_id)))
+    resnet = model.mid_block.resnets[0]
+    for norm in (resnet.norm1, resnet.norm2, model.conv_norm_out):
+        norm.weight.normal_()
+        norm.bias.normal_()
+    silu = nn.functional.silu
+    x = torch.randn(2, 8, 3, 4, 4, dtype=torch.float64)
+    h = resnet.conv2(silu(resnet.norm2(resnet.conv1(silu(resnet.norm1(x))))))
+    assert torch.allclose(resnet(x), x + h, atol=1e-12)
+    inputs = torch.randn(2, 3, 3, 4, 4, dtype=torch.float64)
+    x = model.conv_in(inputs)
+    mid = model.mid_block
+    for block in (*model.down_blocks, mid) if task_id == "6" else (mid, *model.up_blocks):
+        x = block(x)
+    assert torch.allclose(model(inputs), model.conv_out(silu(model.conv_norm_out(x))), atol=1e-12)
+
+
+@pytest.mark.parametrize("task_id", ["6", "8"])
 def test_convolutions_replicate_the_edges_and_the_first_frame(task_id):
     conv = wide(model_of(tiny(task_id))).conv_in
     x = torch.randn(1, 3, 2, 4, 5, dtype=torch.float64)

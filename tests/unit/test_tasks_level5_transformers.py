@@ -103,6 +103,28 @@ def test_position_embeddings_are_cropped_from_the_centre():
     assert cropped == [26, 27, 28, 29, 34, 35, 36, 37]
 
 
+def test_position_embeddings_are_added_to_the_patches():
+    loaded = tiny("2")
+    model, inputs = model_of(loaded), loaded.inputs()
+    first = model(*inputs)
+    step = torch.randn(128)
+    model.x_embedder.proj.bias += step
+    shifted = model(*inputs)
+    model.x_embedder.proj.bias -= step
+    model.pos_embed += step
+    assert not torch.allclose(shifted, first, atol=1e-3)
+    assert torch.allclose(model(*inputs), shifted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("task_id", "width"), [("2", 128), ("9", 64)])
+def test_the_final_layer_shifts_and_scales(task_id, width):
+    final = wide(model_of(tiny(task_id))).final_layer
+    x = torch.randn(1, 5, width, dtype=torch.float64)
+    c = torch.randn(1, width, dtype=torch.float64)
+    shift, scale = final.adaLN_modulation[1](nn.functional.silu(c)).chunk(2, -1)
+    assert torch.allclose(final(x, c), final.linear(normed(x) * (1 + scale) + shift), atol=1e-12)
+
+
 def test_the_image_follows_the_context_and_the_time():
     loaded = tiny("2")
     model, (x, t, pooled, context) = model_of(loaded), loaded.inputs()
@@ -294,22 +316,35 @@ def test_a_video_block_with_closed_gates_changes_nothing(blocks):
     assert torch.equal(run(), both)
 
 
+def root_normed(x):
+    """Two heads of 32, each divided by its root mean square."""
+    heads = x.unflatten(-1, (2, 32))
+    return heads / (heads.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def turn(x, cos, sin):
+    """Tokens, heads, 32 numbers: each pair of neighbours turned."""
+    other = torch.empty_like(x)
+    other[..., 0::2], other[..., 1::2] = -x[..., 1::2], x[..., 0::2]
+    return x * cos[:, None] + other * sin[:, None]
+
+
 def test_a_single_stream_block_is_as_described():
     block = wide(model_of(tiny("9"))).single_blocks[0]
     block.q_norm.weight.normal_()
     block.k_norm.weight.normal_()
     x, vec = torch.randn(7, 64, dtype=torch.float64), torch.randn(1, 64, dtype=torch.float64)
-    still = torch.ones(4, 32, dtype=torch.float64), torch.zeros(4, 32, dtype=torch.float64)
+    tables = torch.randn(2, 4, 32, dtype=torch.float64).unbind(0)
     shift, scale, gate = block.modulation.linear(nn.functional.silu(vec)).chunk(3, -1)
     q, k, v, mlp = block.linear1(normed(x) * (1 + scale) + shift).split((64, 64, 64, 256), -1)
 
-    def norm(z, weight):
-        heads = z.unflatten(-1, (2, 32))
-        return (heads / (heads.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight).flatten(1)
-
-    h = by_hand(norm(q, block.q_norm.weight), norm(k, block.k_norm.weight), v, heads=2)
+    turned = [
+        torch.cat((turn(z[:4], *tables), z[4:])).flatten(1)
+        for z in (root_normed(q) * block.q_norm.weight, root_normed(k) * block.k_norm.weight)
+    ]
+    h = by_hand(*turned, v, heads=2)
     h = torch.cat((h, nn.functional.gelu(mlp, approximate="tanh")), dim=-1)
-    found = block(x[None], vec, 4, None, *still)[0]
+    found = block(x[None], vec, 4, None, *tables)[0]
     # The norm and the rotation are in single precision as written.
     assert torch.allclose(found, x + gate * block.linear2(h), atol=1e-5)
 
@@ -317,7 +352,7 @@ def test_a_single_stream_block_is_as_described():
 def test_a_double_stream_block_is_as_described():
     block = wide(model_of(tiny("9"))).double_blocks[0]
     img, txt, vec = (torch.randn(n, 64, dtype=torch.float64) for n in (4, 3, 1))
-    still = torch.ones(4, 32, dtype=torch.float64), torch.zeros(4, 32, dtype=torch.float64)
+    tables = torch.randn(2, 4, 32, dtype=torch.float64).unbind(0)
     factors, qkv = {}, []
     for name, tokens in (("img", img), ("txt", txt)):
         modulation = getattr(block, f"{name}_mod").linear
@@ -326,13 +361,12 @@ def test_a_double_stream_block_is_as_described():
         q, k, v = getattr(block, f"{name}_attn_qkv")(normed(tokens) * (1 + scale) + shift).chunk(
             3, -1
         )
-        q, k = (
-            (z / (z.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()).flatten(1)
-            for z in (q.unflatten(-1, (2, 32)), k.unflatten(-1, (2, 32)))
-        )
-        qkv.append((q, k, v))
+        q, k = root_normed(q), root_normed(k)
+        if name == "img":
+            q, k = turn(q, *tables), turn(k, *tables)
+        qkv.append((q.flatten(1), k.flatten(1), v))
     both = by_hand(*(torch.cat(pair) for pair in zip(*qkv, strict=True)), heads=2)
-    found = block(img[None], txt[None], vec, None, *still)
+    found = block(img[None], txt[None], vec, None, *tables)
     for name, tokens, attention, one in zip(
         ("img", "txt"), (img, txt), both.split((4, 3)), found, strict=True
     ):
