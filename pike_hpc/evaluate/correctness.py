@@ -28,8 +28,9 @@ SPIKE = 50.0
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
 PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
 """Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
-MIN_SIGNAL, MAX_NOISE = 1e-2, 1e-3
-"""Admission: signal over RMS at least, float32 noise over signal at most."""
+MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (2 * K)
+"""Admission: signal over RMS at least; float32 noise over signal at most, so that what is allowed
+to be K times as far off stays well below the cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

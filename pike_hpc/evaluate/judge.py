@@ -222,8 +222,9 @@ def _said(error: BaseException) -> str:
             f"it needs more GPU memory than there is: {free / 2**30:.1f} of {total / 2**30:.1f} "
             "GiB were free when it ran out"
         )
-    text = str(error) if isinstance(error, PikeError) else f"{type(error).__name__}: {error}"
-    return printable(text, 400)
+    if isinstance(error, PikeError):
+        return printable("; ".join(filter(None, (error.what, error.fix))), 400)
+    return printable(f"{type(error).__name__}: {error}", 400)
 
 
 def environment(device: torch.device) -> Environment:

@@ -35,6 +35,8 @@ ADMISSION_SEEDS = (201, 202)
 """Public: nothing is judged on these inputs, and the same task is admitted the same way twice."""
 CHEAP_CALL_S = 0.1
 """A reference faster than this in float32 is also run in half precision on the CPU."""
+UNMEASURABLE = 1e30
+"""Stands for an error that is not finite, which a record can't hold."""
 REPEATS = 1e-4, 1e-6
 """How nearly a reference must repeat itself, relatively and absolutely."""
 
@@ -101,7 +103,7 @@ class _Trial:
         self._measure()
 
     def yardstick(self, task_digest: str) -> Yardstick:
-        """Limits by tier, less the tiers at which a mutant passes. Raises Refusal."""
+        """Limits by tier, less the tiers at which a mutant passes."""
         limits = self._limits()
         mutants, missing = self._mutants()
         weakest = min(mutants, key=lambda name: mutants[name], default="")
@@ -114,14 +116,14 @@ class _Trial:
             if t not in kept
         } | {t.value: self._not_offered(t) for t in Tier if t not in offered}
         ratio = min((self._ratio(i) for i in self._floats), default=1.0)
-        if not self._truth.legacy:
-            self._demand_usable(ratio, kept, inadmissible)
+        reason = "" if self._truth.legacy else self._unusable(ratio, kept, inadmissible)
         return Yardstick(
             admission=Admission(
                 task_digest=task_digest,
-                admitted=True,
+                admitted=not reason,
+                reason=reason,
                 signal=ratio,
-                noise=max(self._noise, default=0.0),
+                noise=min(max(self._noise, default=0.0), UNMEASURABLE),
                 limits={t.value: size for t, size in kept.items()},
                 mutants=mutants,
                 not_applicable=tuple(missing),
@@ -253,7 +255,7 @@ class _Trial:
             # others may leave those out: its tag says so.
             return mutants, ["layer_skipped", "weights_zeroed"]
         found = {"layer_skipped": self._mildest_skip(), "weights_zeroed": self._zeroed()}
-        mutants |= {name: error for name, error in found.items() if error is not None}
+        mutants |= {n: min(e, UNMEASURABLE) for n, e in found.items() if e is not None}
         return mutants, [name for name, error in found.items() if error is None]
 
     def _mildest_skip(self) -> float | None:
@@ -281,17 +283,18 @@ class _Trial:
             return self._worst(answer)
         return None
 
-    def _demand_usable(
+    def _unusable(
         self, ratio: float, kept: Mapping[Tier, float], inadmissible: Mapping[str, str]
-    ) -> None:
-        """Raises Refusal unless errors can be told from right answers."""
+    ) -> str:
+        """Why errors can't be told from right answers; empty where they can."""
         noise = max(self._noise, default=0.0)
         if ratio <= MIN_SIGNAL:
-            raise Refusal(
+            return (
                 f"the output moves by {ratio:.1e} of its size with the input, under {MIN_SIGNAL:g}"
             )
         if self._truth.native == "float32" and noise >= MAX_NOISE:
-            raise Refusal(f"float32 itself is off by {noise:.1e} of the signal, over {MAX_NOISE:g}")
-        if not kept:
-            why = "; ".join(f"{tier}: {text}" for tier, text in inadmissible.items())
-            raise Refusal(f"wrong answers would pass at every tier ({why})")
+            return f"float32 itself is off by {noise:.1e} of the signal, over {MAX_NOISE:.1e}"
+        if kept:
+            return ""
+        why = "; ".join(f"{tier}: {text}" for tier, text in inadmissible.items())
+        return f"wrong answers would pass at every tier ({why})"

@@ -6,8 +6,6 @@ large model has left the device before the reference takes its place there.
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
@@ -17,6 +15,7 @@ from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, Shared
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.runner import Code, Op, Source
+from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
 from pike_hpc.tasks import effective_source
 from pike_hpc.tasks.load import LoadedTask, build
@@ -126,11 +125,15 @@ class Bench:
             )
 
     def close(self) -> None:
-        """End the reference's runner."""
+        """End the reference's runner and let go of all memory."""
         if self._runner is not None:
             self._runner.end()
             self._runner = None
             self._runner_has = None
+        for truth, _ in self._ready.values():
+            truth.close()
+        self._ready.clear()
+        self._exams.clear()
 
     def _reference(self, by: WeightsBy, shared: Shared) -> RunnerLink:
         self.start()
@@ -152,4 +155,4 @@ class Bench:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
             return torch.cuda.mem_get_info(self._device)[0]
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return available_memory_bytes() or 0

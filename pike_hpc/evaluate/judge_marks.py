@@ -20,13 +20,11 @@ from pike_hpc.evaluate.correctness import (
     correlation,
     tier_of,
 )
+from pike_hpc.evaluate.judge_admission import UNMEASURABLE
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_timing import PIKE_TOLERANCE, Tolerance
 from pike_hpc.evaluate.judge_truth import Truth, is_float
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
-
-UNMEASURABLE = 1e30
-"""Stands for an error that is not finite, which a record can't hold."""
 
 AS_GOOD = 3.0
 """k of the tiers' limits: within this factor two errors are of the same precision."""

@@ -122,21 +122,25 @@ def _are_experts(group: Sequence[Layer]) -> bool:
 
 
 def _skipping(modules: Sequence[nn.Module]) -> Edit:
-    """The input goes through; where it has another shape, the layer sees zeros instead."""
+    """Inputs go through as outputs of their shape; without any, the layer sees zeros instead."""
 
     def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        if not args or not torch.is_tensor(args[0]):
-            return tree_map(_zeros, output)
-        first = args[0]
+        inputs = [a for a in tree_leaves(args) if torch.is_tensor(a)]
 
         def through(value: Any) -> Any:
-            if torch.is_tensor(value) and value.shape == first.shape:
-                return first.to(value.dtype)
+            if not torch.is_tensor(value):
+                return value
+            for i, given in enumerate(inputs):
+                if given.shape == value.shape:
+                    return inputs.pop(i).to(value.dtype)
             return value
 
-        if any(torch.is_tensor(v) and v.shape == first.shape for v in tree_leaves(output)):
+        shapes = {a.shape for a in inputs}
+        if any(torch.is_tensor(v) and v.shape in shapes for v in tree_leaves(output)):
             return tree_map(through, output)
-        return type(module).forward(module, torch.zeros_like(first), *args[1:])
+        if not args or not torch.is_tensor(args[0]):
+            return tree_map(_zeros, output)
+        return type(module).forward(module, torch.zeros_like(args[0]), *args[1:])
 
     @contextmanager
     def edit() -> Iterator[None]:

@@ -24,6 +24,7 @@ from pike_hpc.evaluate.judge_link import Frame, views
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     calibrate,
+    held,
     on_device,
     scramble,
     settle,
@@ -39,6 +40,7 @@ from pike_hpc.evaluate.judge_widen import (
 )
 from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes, describe, lay_out
 from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten
+from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
 
@@ -47,6 +49,9 @@ CALIBRATION_SEEDS = (101, 102)
 
 RESIDENT_BYTES = 1 << 28
 """A model that holds more is built on the device, widened a layer at a time, and not kept there."""
+
+HOST_ROOM = 2
+"""Times a model's float64 size that must be free on the host: the copy, and what forward makes."""
 
 FLOAT64 = "float64"
 
@@ -112,7 +117,7 @@ class Truth:
         self._model: nn.Module | None = None
         self._state: State | None = None
         self._twin: nn.Module | None = None
-        self._wide_device = device
+        self._wide_device, self._widen_weights = device, not self.large
         self._chooses = False
         self._model = self._draw(self._seed)
         self.parameters = sum(p.numel() for p in self._model.parameters())
@@ -151,10 +156,11 @@ class Truth:
         try:
             return self._widely(seed, choices)
         except torch.OutOfMemoryError:
-            if self._wide_device.type == "cpu":
+            self._twin = None
+            self._sweep()
+            if self._wide_device.type == "cpu" or not self._host_has_room():
                 raise
-        self._twin, self._wide_device = None, torch.device("cpu")
-        self._sweep()
+        self._wide_device = torch.device("cpu")
         return self._widely(seed, choices)
 
     def natively(self, seed: int) -> list[torch.Tensor]:
@@ -201,6 +207,13 @@ class Truth:
         self._sweep()
         return Probe(weights=weights, packed=self.pack(seed), truth=truth, stale=stale)
 
+    def close(self) -> None:
+        """Let go of everything, weights included."""
+        self.release()
+        self.weights.buffer.close()
+        if "probe" in self.__dict__:
+            self.probe.weights.buffer.close()
+
     def release(self) -> None:
         """Let go of the models; they are built again when they are needed."""
         self._model, self._state, self._twin = None, None, None
@@ -242,7 +255,7 @@ class Truth:
             self._twin = None
             if self._state is not None:
                 self._state.restore()
-            self._twin = twin(self.model, device, widen_weights=not self.large)
+            self._twin = twin(self.model, device, widen_weights=self._widen_weights)
         arguments = self._arguments(
             seed, lambda t: t.to(device, WIDER.get(t.dtype, t.dtype), copy=True)
         )
@@ -250,14 +263,24 @@ class Truth:
         with default_dtype(torch.float64), InDouble(chosen):
             return _leaves(self._twin, arguments)
 
+    def _host_has_room(self) -> bool:
+        """Whether a float64 copy of all that the model holds fits beside what runs there."""
+        tensors = [*self.model.parameters(), *(t for _, _, t in held(self.model))]
+        needed = HOST_ROOM * sum(t.numel() * 8 for t in tensors)
+        free = available_memory_bytes()
+        return free is None or free > needed
+
     def _try_float64(self) -> None:
         """Fall back to the native precision where float64 is out of reach."""
-        try:
-            self.answers(CALIBRATION_SEEDS[0])
-        except (RuntimeError, TypeError, NotImplementedError):
-            # No such kernel, bits read as integers, numpy inside, or no room on device and host.
-            self.hold_natively()
-            self._sweep()
+        for widen_weights in sorted({self._widen_weights, True}):
+            self._widen_weights, self._twin = widen_weights, None
+            try:
+                self.answers(CALIBRATION_SEEDS[0])
+                return
+            except (RuntimeError, TypeError, ValueError):
+                # No such kernel, bits read as integers, numpy inside, types compared, no room.
+                self._sweep()
+        self.hold_natively()
 
     def _agree(self, model: nn.Module) -> Frame:
         arguments: list[Any] = []

@@ -41,7 +41,7 @@ def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> None:
         return
     spread = BIAS_SPREAD if value == 0.0 else GAIN_SPREAD * abs(value)
     noise = torch.randn(parameter.shape, generator=generator)
-    parameter.add_((noise * spread).to(parameter.dtype))
+    parameter.add_((noise * spread).to(parameter))
 
 
 def scramble(model: nn.Module, seed: int) -> None:

@@ -89,10 +89,12 @@ class InDouble(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return value.to(WIDER.get(value.dtype, value.dtype))
             return value
 
-        wide_args, wide_kwargs = tree_map(widen, args), tree_map(widen, kwargs or {})
-        if func in _CHOICES:
-            return self._replay(func, wide_args, wide_kwargs)
-        return func(*wide_args, **wide_kwargs)
+        # A view of a parameter has to be an ordinary tensor, as the parameter is.
+        with torch.inference_mode(False), torch.no_grad():
+            wide_args, wide_kwargs = tree_map(widen, args), tree_map(widen, kwargs or {})
+            if func in _CHOICES:
+                return self._replay(func, wide_args, wide_kwargs)
+            return func(*wide_args, **wide_kwargs)
 
     def _replay(self, func: Any, args: Any, kwargs: Any) -> Any:
         found = func(*args, **kwargs)

@@ -8,12 +8,9 @@ next evaluation gets a new one.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,10 +22,11 @@ from typing import Any
 
 from pike_hpc import sandbox
 from pike_hpc.evaluate.admission import Admission
+from pike_hpc.evaluate.bailiff import JudgeProcess
 from pike_hpc.evaluate.logs import clean
-from pike_hpc.evaluate.screen import printable, screen
+from pike_hpc.evaluate.screen import screen
 from pike_hpc.evaluate.ward import Ward
-from pike_hpc.evaluate.wire import Channel, Gone
+from pike_hpc.evaluate.wire import Gone
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,
@@ -59,7 +57,6 @@ package.main(address)
 """
 """By path and alone: nothing else of the project can be imported where a candidate runs."""
 
-_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 _CALM = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 """OpenMP threads that wait sleep, in judge and runners alike. Spinning ones are faster alone, but
 with one busy neighbour on two cores they made LeNet's reference 30 times as slow as itself."""
@@ -125,7 +122,7 @@ class Lane:
                 fix="set paths.tmp of the site to a short node-local folder such as /tmp",
             )
         self._isolation: Isolation | None = None
-        self._judge: _Judge | None = None
+        self._judge: JudgeProcess | None = None
         self._judges = 0
         self._wards: dict[int, Ward] = {}
         self._runners = 0
@@ -212,6 +209,7 @@ class Lane:
         """Have the judge do something and serve it meanwhile. Raises JudgeLost."""
         try:
             judge = self._judge or self._start_judge()
+            judge.forget_words()
             judge.channel.send(**message)
             return self._serve(judge, patience_s, on_phase, "done")
         except (JudgeLost, Gone) as error:
@@ -219,18 +217,18 @@ class Lane:
             self._drop_judge()
             if isinstance(error, JudgeLost):
                 raise
-            raise JudgeLost(f"the judge died: {said or 'it said nothing'}") from None
+            raise JudgeLost(f"the judge died: {said}") from None
         except BaseException:
             self._drop_judge()  # an interrupted exchange can't be continued
             raise
 
-    def _start_judge(self) -> _Judge:
+    def _start_judge(self) -> JudgeProcess:
         self._judges += 1
         self._folder.mkdir(mode=0o711, exist_ok=True)
         folder = self._folder / f"j{self._judges}"
         folder.mkdir(mode=0o711)
         folder.chmod(0o711)
-        self._judge = _Judge(
+        self._judge = JudgeProcess(
             self._python,
             folder,
             sandbox.environment(folder, threads=self._threads, extra=self._extra),
@@ -254,7 +252,7 @@ class Lane:
 
     def _serve(
         self,
-        judge: _Judge,
+        judge: JudgeProcess,
         patience_s: float,
         on_phase: Callable[[str], None] | None,
         until: str,
@@ -331,42 +329,3 @@ class Lane:
         inside = sandbox.home(self._engine, spec) or place
         env = sandbox.environment(inside, threads=self._threads, extra=self._extra)
         return replace(spec, env=env)
-
-
-class _Judge:
-    """The judge's process and the channel to it."""
-
-    def __init__(self, python: str, folder: Path, env: dict[str, str]) -> None:
-        ours, theirs = socket.socketpair()
-        start = (
-            f"import sys; sys.path.insert(0, {str(_PACKAGE_PARENT)!r}); "
-            f"from pike_hpc.evaluate.judge import main; main({theirs.fileno()}, {str(folder)!r})"
-        )
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        with theirs:
-            self._process = subprocess.Popen(
-                [python, "-I", "-B", "-c", start],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=env,
-                start_new_session=True,
-            )
-        self.channel = Channel(ours)
-
-    def last_words(self) -> str:
-        """The last line it wrote."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - 4096))
-        lines = clean(self._log.read().decode("utf-8", "replace")).strip().splitlines()
-        return printable(lines[-1], 300) if lines else ""
-
-    def end(self) -> None:
-        """Hang up, then kill."""
-        self.channel.close()
-        self._process.kill()
-        self._process.wait()
-        self._log.close()

@@ -1,15 +1,17 @@
-"""What this machine's kernel says: which process runs, what is mounted, what is on disk.
+"""What this machine's kernel says: processes that run, mounts, files on disk, free memory.
 
 Standard library only. Knows nothing of runs: journal, mailbox and their locks ask it.
 """
 
 from pike_hpc.machine.folder import sync_folder
+from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
 from pike_hpc.machine.process import boot_id, pid_namespace, runs, start_ticks
 
 __all__ = [
     "MOUNT_TABLE",
     "Mount",
+    "available_memory_bytes",
     "boot_id",
     "mount_of",
     "mount_table",

@@ -1,7 +1,7 @@
 """A small keyword spotter: 40 mel bands by 98 frames in, 12 words out."""
 
 import torch
-import torch.nn as nn
+from torch import nn
 
 CHECKPOINT = None
 """Path of your weights, such as "/data/spotter.pt"; None judges with random ones."""

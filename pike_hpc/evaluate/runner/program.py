@@ -70,4 +70,6 @@ def streams(device: torch.device) -> list[torch.Tensor]:
 def seed_everything(seed: int) -> None:
     """Constructors draw the same numbers in every runner and in the judge."""
     random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)

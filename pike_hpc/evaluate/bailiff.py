@@ -1,0 +1,73 @@
+"""The judge's process, as the lane starts, hears and ends it. No torch on this side."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pike_hpc.evaluate.logs import clean
+from pike_hpc.evaluate.screen import printable
+from pike_hpc.evaluate.wire import Channel
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+
+
+class JudgeProcess:
+    """A running judge and the channel to it."""
+
+    def __init__(self, python: str, folder: Path, env: dict[str, str]) -> None:
+        """Start it.
+
+        Args:
+            python: an interpreter with torch.
+            folder: for the sockets of its runners.
+            env: its whole environment.
+        """
+        ours, theirs = socket.socketpair()
+        start = (
+            f"import sys; sys.path.insert(0, {str(_PACKAGE_PARENT)!r}); "
+            f"from pike_hpc.evaluate.judge import main; main({theirs.fileno()}, {str(folder)!r})"
+        )
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._said = 0
+        with theirs:
+            self._process = subprocess.Popen(
+                [python, "-I", "-B", "-c", start],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=env,
+                start_new_session=True,
+            )
+        self.channel = Channel(ours)
+
+    def forget_words(self) -> None:
+        """What it wrote so far belongs to earlier orders."""
+        self._said = os.fstat(self._log.fileno()).st_size
+
+    def last_words(self) -> str:
+        """How it ended and the last line it wrote since `forget_words`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        size = os.fstat(self._log.fileno()).st_size
+        start = max(self._said, size - 4096)
+        raw = os.pread(self._log.fileno(), size - start, start)
+        lines = clean(raw.decode("utf-8", "replace")).strip().splitlines()
+        said = printable(lines[-1], 300) if lines else "it said nothing"
+        status = self._process.returncode
+        if status is not None and status < 0:
+            return f"{signal.Signals(-status).name}; {said}"
+        return said if status in (None, 1) else f"exit status {status}; {said}"
+
+    def end(self) -> None:
+        """Hang up, then kill."""
+        self.channel.close()
+        self._process.kill()
+        self._process.wait()
+        self._log.close()

@@ -1,0 +1,98 @@
+"""The large tasks on a real GPU: built there, judged there, or refused by name."""
+
+import gc
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.cli.lanes import open_lane  # noqa: E402
+from pike_hpc.evaluate.device import detect, image_digest  # noqa: E402
+from pike_hpc.proposers.rules import probe_toolchain, rewrite  # noqa: E402
+from pike_hpc.records import EvalRequest, EvalStatus  # noqa: E402
+from pike_hpc.tasks import effective_source, find_task  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def device():
+    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if found.torch_device != "cuda":
+        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
+            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
+        pytest.skip(found.why)
+    return found
+
+
+@pytest.fixture(scope="module")
+def lane(device):
+    with open_lane(device, "auto") as lane:
+        yield lane
+
+
+def identity(lane, device, key):
+    """The verdict on the reference itself as a candidate."""
+    task = find_task(key)
+    made = rewrite(
+        effective_source(task), ("identity",), toolchain=probe_toolchain(), device_kind=device.kind
+    )
+    request = EvalRequest(
+        task=task,
+        candidate_source=made.source,
+        device_kind=device.kind,
+        image_digest=image_digest(),
+        timeout_s=300,
+    )
+    return lane.evaluate(request)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "level5/1",  # an integer and complex numbers among the inputs
+        "level5/2",  # None among them; 12.8 GB of weights
+        "level5/3",  # bfloat16, caches, routing
+        "level5/12",  # caches that follow the weights
+        "level5/14",  # 17 GB of them
+        "level3-pike/33",  # state between calls
+    ],
+)
+def test_the_reference_passes_against_itself(lane, device, key):
+    result = identity(lane, device, key)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "caches_weights" not in result.tags
+
+
+@pytest.fixture(params=[38, 78])
+def capped(request, device):
+    """So many GiB of the GPU are free; the rest is ballast."""
+    torch.cuda.init()
+    free, total = torch.cuda.mem_get_info()
+    room = request.param * GIB
+    if free < room:
+        pytest.skip(f"{free / GIB:.0f} of {total / GIB:.0f} GiB are free, {request.param} needed")
+    ballast = torch.empty(free - room, dtype=torch.uint8, device="cuda")
+    yield request.param
+    del ballast
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def test_a_small_gpu_judges_a_large_task_or_says_what_is_missing(capped, device):
+    said = {}
+    with open_lane(device, "auto") as lane:
+        for key in ("level5/2", "level5/9", "level5/12", "level5/14", "level3-pike/31"):
+            result = identity(lane, device, key)
+            said[key] = (str(result.status), result.message)
+    for key, (status, message) in said.items():
+        print(f"{capped} GiB, {key}: {status}: {message}")
+    refused = {key: text for key, (status, text) in said.items() if status != "PASSED"}
+    assert all("GiB" in text or "would pass" in text for text in refused.values()), said
+    if capped == 78:
+        assert set(refused) <= {"level5/9"}, said
+    else:
+        assert "level5/14" in refused, said

@@ -1,0 +1,145 @@
+"""Mutants: which layers there are, and that an edit does what it says and leaves no trace."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from pike_hpc.evaluate.judge_mutants import MOST_LAYERS, layer_edits, zeroed_weights  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        return x + self.second(torch.relu(self.first(x)))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 8)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.tail = nn.Sequential(nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 5))
+        self.scale = nn.Parameter(torch.full((5,), 2.0))
+        self.unused = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.tail(x) * self.scale
+
+
+def edits_of(model, *inputs):
+    return layer_edits(model, lambda: model(*inputs))
+
+
+def test_layers_are_what_a_person_counts():
+    model = Net().eval()
+    assert list(edits_of(model, torch.randn(2, 4))) == [
+        "stem",
+        "blocks.0",
+        "blocks.1",
+        "blocks.2",
+        "tail.0",
+        "tail.2",
+        "scale",
+        "unused.weight",
+        "unused.bias",
+    ]
+
+
+def test_a_skipped_block_lets_its_input_through_and_comes_back():
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(2, 4)
+    before = model(x)
+    edits = edits_of(model, x)
+    with edits["blocks.1"]():
+        without = model(x)
+    h = model.blocks[2](model.blocks[0](model.stem(x)))
+    assert torch.equal(without, model.tail(h) * model.scale)
+    assert torch.equal(model(x), before)
+
+
+def test_a_layer_of_another_shape_sees_zeros():
+    model, x = Net().eval(), torch.randn(2, 4)
+    with edits_of(model, x)["stem"]():
+        skipped = model(x)
+    assert torch.equal(skipped, model(torch.zeros_like(x)))
+
+
+def test_several_outputs_are_the_inputs_of_their_shapes():
+    class Joint(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(4, 4)
+
+        def forward(self, context, x):
+            return self.mix(context), self.mix(x)
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Joint()])
+
+        def forward(self, context, x):
+            return self.blocks[0](context, x)
+
+    model, inputs = Pair(), (torch.randn(2, 4), torch.randn(3, 4))
+    with edits_of(model, *inputs)["blocks.0"]():
+        found = model(*inputs)
+    assert all(torch.equal(a, b) for a, b in zip(found, inputs, strict=True))
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        parts = [x[:1], x[1:3], x[3:]]
+        pairs = zip(self.experts, parts, strict=True)
+        return torch.cat([expert(part) for expert, part in pairs])
+
+
+def test_experts_that_share_the_work_are_one_layer():
+    model, x = Experts(), torch.randn(7, 4)
+    edits = edits_of(model, x)
+    assert list(edits) == ["experts"]
+    with edits["experts"]():
+        assert torch.equal(model(x), x)
+
+
+def test_zeroed_parameters_and_a_hundredth_of_the_weights_come_back():
+    model, x = Net().eval(), torch.randn(2, 4)
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    with edits_of(model, x)["scale"]():
+        assert model(x).abs().max() == 0
+    edit = zeroed_weights(model)
+    assert edit is not None
+    with edit():
+        changed = sum(int((p != before[n]).sum()) for n, p in model.named_parameters())
+        total = sum(p.numel() for p in model.parameters())
+        assert 0.005 < changed / total < 0.03
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+
+
+def test_a_model_without_weights_has_no_such_mutants():
+    model = nn.Sequential(nn.ReLU(), nn.Softmax(dim=-1))
+    assert edits_of(model, torch.randn(3)) == {}
+    assert zeroed_weights(model) is None
+
+
+def test_of_a_deep_model_the_first_and_last_layers_are_among_those_tried():
+    model = nn.Module()
+    model.layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(100)))
+    names = list(layer_edits(model, lambda: model.layers(torch.randn(1, 2))))
+    assert len(names) == MOST_LAYERS
+    assert names[0] == "layers.0"
+    assert names[-1] == "layers.99"
