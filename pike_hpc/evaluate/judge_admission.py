@@ -244,10 +244,10 @@ class _Trial:
         if not self._floats:
             return {}, []
         wide = self._wide
-        mean = [sum(w[i].double() for w in wide) / len(wide) for i in range(len(wide[0]))]
+        middle = [(a + b) / 2 for a, b in zip(wide[0], wide[1], strict=True)]
         mutants = {
             "zeros": self._worst([torch.zeros_like(t) for t in wide[0]]),
-            "mean": self._worst(mean),  # type: ignore[arg-type]
+            "mean": self._worst(middle),
             "other_input": self._worst(wide[1]),
         }
         if self._truth.by is WeightsBy.SEED:

@@ -1,0 +1,256 @@
+"""Kinds of tasks before the whole judge: what travels, what is reset, whose weights count."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc import sandbox  # noqa: E402
+from pike_hpc.evaluate import Lane  # noqa: E402
+from pike_hpc.records import EvalRequest, EvalStatus, Task  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+HEAD = """
+import dataclasses
+import typing
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+"""
+
+RICH = """
+@dataclasses.dataclass
+class Config:
+    scale: float
+    mask: torch.Tensor
+
+class Pair(typing.NamedTuple):
+    left: torch.Tensor
+    right: int
+
+@dataclasses.dataclass
+class Answer:
+    real: torch.Tensor
+    turned: torch.Tensor
+    count: torch.Tensor
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x, config, pair, nothing, table, turn, offset):
+        assert nothing is None and offset == 2j and isinstance(pair.right, int)
+        y = self.layer(x + pair.left * pair.right) * config.scale * config.mask + table["bias"][0]
+        turned = torch.view_as_complex(y.view(-1, 4, 2)) * turn + offset
+        return Answer(y, turned, (y > 0).sum())
+
+def get_inputs():
+    return [torch.randn(4, 8), Config(0.5, torch.rand(8) + 0.5), Pair(torch.randn(8), 3), None,
+            {"bias": (torch.randn(8),)}, torch.polar(torch.ones(4), torch.rand(4)), 2j]
+
+def get_init_inputs():
+    return []
+"""
+
+COUNTING = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("average", torch.zeros(8), persistent=False)
+        self.calls = 0
+    def forward(self, x):
+        self.average.mul_(0.9).add_(0.1 * x.mean(0))
+        self.calls += 1
+        return self.layer(x - self.average) * self.calls
+
+def get_inputs():
+    return [torch.randn(4, 8) + 1]
+
+def get_init_inputs():
+    return []
+"""
+
+RANDOM = COUNTING.replace("self.layer(x - self.average)", "self.layer(x + torch.rand(8))")
+
+NAMED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.layer(x)
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+def get_init_inputs():
+    return []
+
+def get_state_dict():
+    return {"layer.weight": torch.eye(8) * 3, "layer.bias": torch.arange(8.0)}
+"""
+
+NARROW = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64, dtype=torch.bfloat16)
+        self.gate = nn.Linear(64, 4, bias=False, dtype=torch.bfloat16)
+        self.experts = nn.ModuleList(nn.Linear(64, 64, dtype=torch.bfloat16) for _ in range(4))
+    def forward(self, x):
+        x = self.layer(x.to(torch.bfloat16))
+        weights, chosen = torch.topk(F.softmax(self.gate(x), -1, dtype=torch.float32), 2)
+        y = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            row, slot = torch.where(chosen == i)
+            y[row] += expert(x[row]) * weights[row, slot, None].to(y.dtype)
+        return y
+
+def get_inputs():
+    return [torch.randn(96, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+FAINT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loud, self.faint = nn.Linear(32, 32), nn.Linear(32, 32)
+    def forward(self, x):
+        return self.loud(x) + 0.005 * self.faint(x)
+
+def get_inputs():
+    return [torch.randn(64, 32)]
+
+def get_init_inputs():
+    return []
+"""
+
+LARGE = """
+rows = 9000
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(rows, 8192)
+        self.head = nn.Linear(8192, 4)
+        self.register_buffer("cache", torch.zeros(64, 8192), persistent=False)
+    def forward(self, tokens):
+        self.cache[:tokens.shape[0]] = self.table(tokens)
+        return self.head(self.cache[:tokens.shape[0]])
+
+def get_inputs():
+    return [torch.randint(0, rows, (16,))]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def task_of(body: str) -> Task:
+    return Task(suite="tests", id="1", name="kind", source=HEAD + body)
+
+
+@pytest.fixture(scope="module")
+def lane():
+    scratch = Path("/tmp") / f"pike-kinds-{os.getpid()}"
+    facts = sandbox.look()
+    with Lane("cpu", sandbox.choose("auto", facts), scratch=scratch, threads=1) as lane:
+        yield lane
+    assert list(scratch.iterdir()) == []
+    scratch.rmdir()
+
+
+def judge(lane, task, candidate=None):
+    request = EvalRequest(
+        task=task,
+        candidate_source=candidate or task.source,
+        device_kind="cpu",
+        image_digest="test",
+        timeout_s=60,
+        min_isolation="L0",
+    )
+    return lane.evaluate(request)
+
+
+def test_every_kind_of_argument_and_answer_travels(lane):
+    task = task_of(RICH)
+    result = judge(lane, task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert result.correctness.reference_precision == "float64"
+    dropped = task.source.replace("turned, (y > 0)", "turned.conj(), (y > 0)")
+    assert judge(lane, task, dropped).status is EvalStatus.WRONG_RESULT
+    fewer = task.source.replace("return Answer(y, turned, (y > 0).sum())", "return y, turned")
+    assert judge(lane, task, fewer).status is EvalStatus.WRONG_STRUCTURE
+
+
+def test_what_a_call_leaves_behind_is_put_back_before_the_next(lane):
+    task = task_of(COUNTING)
+    admission = lane.admit(task)
+    assert admission.admitted, admission.reason
+    assert admission.resets_state
+    result = judge(lane, task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    stale = task.source.replace("self.average.mul_(0.9).add_(0.1 * x.mean(0))", "")
+    assert judge(lane, task, stale).status is EvalStatus.WRONG_RESULT
+
+
+def test_a_random_answer_is_refused(lane):
+    admission = lane.admit(task_of(RANDOM))
+    assert admission.admitted is False
+    assert "two answers" in admission.reason
+
+
+def test_weights_that_a_task_names_are_the_ones_it_is_judged_with(lane):
+    task = task_of(NAMED)
+    assert lane.admit(task).admitted
+    assert judge(lane, task).status is EvalStatus.PASSED
+    # Right with these weights and with no others: the probe's weights are not followed.
+    frozen = task.source.replace(
+        "return self.layer(x)", "return 3 * x + torch.arange(8.0, device=x.device)"
+    )
+    result = judge(lane, task, frozen)
+    assert result.status is EvalStatus.WRONG_RESULT
+    assert "other weights" in result.message
+
+
+def test_a_task_in_bfloat16_is_judged_at_its_own_precision(lane):
+    admission = lane.admit(task_of(NARROW))
+    assert admission.admitted, admission.reason
+    assert admission.native_precision == "bfloat16"
+    assert set(admission.limits) == {"half"}
+    assert set(admission.inadmissible) == {"fp32", "tf32"}
+    result = judge(lane, task_of(NARROW))
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert result.tier == "half"
+    top1 = task_of(NARROW).source.replace(
+        ", dtype=torch.float32), 2)", ", dtype=torch.float32), 1)"
+    )
+    assert judge(lane, task_of(NARROW), top1).status is EvalStatus.WRONG_RESULT
+
+
+def test_a_tier_at_which_a_layer_can_be_left_out_is_not_offered(lane):
+    task = task_of(FAINT)
+    admission = lane.admit(task)
+    assert admission.admitted, admission.reason
+    assert set(admission.limits) == {"fp32", "tf32"}
+    assert "layer_skipped" in admission.inadmissible["half"]
+    lazy = task.source.replace(" + 0.005 * self.faint(x)", "")
+    result = judge(lane, task, lazy)
+    assert result.status is EvalStatus.WRONG_RESULT, result.message
+
+
+def test_a_large_model_is_held_once_and_judged(lane):
+    task = task_of(LARGE)
+    admission = lane.admit(task)
+    assert admission.admitted, admission.reason
+    assert admission.reference_precision == "float64"
+    result = judge(lane, task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert result.tier == "fp32"
