@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-JUDGE_VERSION = "1"
+JUDGE_VERSION = "2"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
 CALIBRATION_VERSION = 1

@@ -84,12 +84,8 @@ class Runner:
     def _load(self, source: Source, seed: int) -> None:
         self._model, self._state, self._last = None, None, []
         gc.collect()
-        place = torch.device(self._setup["construct"])
-        here = contextlib.nullcontext() if place.type == "cpu" else place
-        with phase(Code.CONSTRUCTOR_RAISED), here:
-            arguments = init_inputs(self._task, place)
-            seed_everything(seed)
-            model = self._entry(*arguments)
+        with phase(Code.CONSTRUCTOR_RAISED):
+            model = self._construct(source, seed)
         if not isinstance(model, torch.nn.Module):
             raise Refused(Code.NOT_A_MODULE)
         model = model.eval().to(self._device)
@@ -102,6 +98,28 @@ class Runner:
             self._fit(model, self._weights[source])
         self._model = model
         self._remember()
+
+    def _construct(self, source: Source, seed: int) -> Any:
+        """A fresh model: large ones on the device, where that takes seconds instead of minutes."""
+
+        def make(place: torch.device) -> Any:
+            here = contextlib.nullcontext() if place.type == "cpu" else place
+            with here:
+                arguments = init_inputs(self._task, place)
+                seed_everything(seed)
+                return self._entry(*arguments)
+
+        place = torch.device(self._setup["construct"])
+        if place.type == "cpu" or source is Source.SEED:
+            return make(place)
+        try:
+            return make(place)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            # Not every constructor works with a default device; its weights come from us anyway.
+            traceback.print_exc()
+        return make(torch.device("cpu"))
 
     def _remember(self) -> None:
         if self._setup["resets"]:
