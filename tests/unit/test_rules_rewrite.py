@@ -1,6 +1,7 @@
 """Rules read and write text: preconditions, refusals, composition. No torch."""
 
 import ast
+import dataclasses
 import subprocess
 import sys
 
@@ -51,6 +52,7 @@ APPLIES = {
     "compile_default": set(SOURCES),
     "compile_max_autotune": set(SOURCES),
     "compile_reduce_overhead": set(),
+    "compile_tensorrt": set(),
 }
 
 
@@ -90,6 +92,22 @@ def test_the_portfolio_is_short_names_rules_and_repeats_nothing(device):
     stock = [rules for rules in compositions if is_stock(rules)]
     assert ("compile_default",) in stock
     assert not any({"sdpa", "fold_batch_norm", "packed_linear"} & set(rules) for rules in stock)
+
+
+def test_tensorrt_is_for_a_gpu_where_it_is_installed():
+    installed = dataclasses.replace(FULL, tensorrt=True)
+    made = rewrite(
+        SOURCES["4"], ["compile_tensorrt"], toolchain=installed, device_kind="nvidia-h200"
+    )
+    assert isinstance(made, Rewritten)
+    assert 'backend="tensorrt"' in made.source
+    assert "import torch_tensorrt" in made.source
+    gpu = {"toolchain": FULL, "device": "nvidia-h200"}
+    assert "not installed" in reason_of(SOURCES["4"], "compile_tensorrt", **gpu)
+    cpu = reason_of(SOURCES["4"], "compile_tensorrt", toolchain=installed)
+    assert "needs a GPU" in cpu
+    both = reason_of(SOURCES["4"], "compile_default", "compile_tensorrt", device="nvidia-h200")
+    assert "chosen already" in both
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,6 +1,6 @@
 """Rules that leave the reference's classes alone and prepare a copy of the model.
 
-identity, torch.compile's modes, BatchNorm folding, pooling before a 1x1 convolution,
+identity, torch.compile's modes and TensorRT, BatchNorm folding, pooling before a 1x1 convolution,
 channels-last, half body.
 """
 
@@ -196,6 +196,19 @@ def _compiling(mode: str | None) -> Callable[[Draft, Setting], Draft | str]:
     return apply
 
 
+def _tensorrt(draft: Draft, setting: Setting) -> Draft | str:
+    if draft.compile_call is not None:
+        return "a mode of torch.compile is chosen already"
+    if setting.on_cpu:
+        return "TensorRT needs a GPU"
+    if not setting.toolchain.tensorrt:
+        return "torch_tensorrt is not installed"
+    return draft.plus(
+        imports=("import torch", "import torch_tensorrt  # registers the backend"),
+        compile_call='torch.compile({x}, backend="tensorrt")',
+    )
+
+
 IDENTITY = Rule(
     name="identity",
     summary="the reference as it is",
@@ -254,4 +267,12 @@ COMPILE_MODES = (
         stock=True,
         needs_compiler=True,
     ),
+)
+TENSORRT = Rule(
+    name="compile_tensorrt",
+    summary="torch.compile with TensorRT as its backend",
+    precondition="a GPU and the package torch_tensorrt",
+    apply=_tensorrt,
+    stock=True,
+    needs_compiler=True,
 )

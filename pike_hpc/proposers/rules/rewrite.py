@@ -17,6 +17,7 @@ from pike_hpc.proposers.rules.preparation import (
     IDENTITY,
     LAYOUT,
     POOL,
+    TENSORRT,
 )
 from pike_hpc.proposers.rules.reference import model_forward
 from pike_hpc.proposers.rules.toolchain import Toolchain
@@ -24,7 +25,7 @@ from pike_hpc.records import UsageError
 
 RULES: Mapping[str, Rule] = {
     rule.name: rule
-    for rule in (IDENTITY, ATTENTION, PARALLEL, FOLD, POOL, LAYOUT, HALF, *COMPILE_MODES)
+    for rule in (IDENTITY, ATTENTION, PARALLEL, FOLD, POOL, LAYOUT, HALF, *COMPILE_MODES, TENSORRT)
 }
 """Every rule by name, in the order in which several are applied."""
 

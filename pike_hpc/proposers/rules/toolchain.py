@@ -1,4 +1,4 @@
-"""What this machine offers to rules: a C++ compiler, Python's headers, fast bfloat16.
+"""What this machine offers to rules: a C++ compiler, Python's headers, fast bfloat16, TensorRT.
 
 Probed once by whoever asks; holds no state. Where workers run in an image, probe in the image
 or state its toolchain: this module knows only the machine it runs on.
@@ -6,6 +6,7 @@ or state its toolchain: this module knows only the machine it runs on.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sysconfig
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ class Toolchain:
     """Whether Python.h is there."""
     cpu_bfloat16: bool = False
     """Whether the CPU multiplies bfloat16 in hardware."""
+    tensorrt: bool = False
+    """Whether the package torch_tensorrt is installed."""
 
     @property
     def lacks(self) -> str | None:
@@ -44,6 +47,7 @@ def probe_toolchain(cpuinfo: Path = Path("/proc/cpuinfo")) -> Toolchain:
         compiler=next((path for path in found if path), None),
         python_headers=(Path(sysconfig.get_paths()["include"]) / "Python.h").is_file(),
         cpu_bfloat16=bool(BFLOAT16_FLAGS & _cpu_flags(cpuinfo)),
+        tensorrt=importlib.util.find_spec("torch_tensorrt") is not None,
     )
 
 
