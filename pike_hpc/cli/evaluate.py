@@ -30,21 +30,30 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("task", metavar="TASK", help="SUITE/ID, or a file in KernelBench's format")
     parser.add_argument("file", metavar="FILE.py", type=Path, help="defines ModelNew (or Model)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or a GPU's model")
-    parser.add_argument("--engine", default="auto", help="isolation: auto, bubblewrap, unshare, …")
-    parser.add_argument("--min-isolation", default="L1", help="L0 to L4; below it is a refusal")
-    parser.add_argument("--timeout-s", type=float, default=900.0, help="for the whole evaluation")
+    add_judging_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     add_task_options(parser)
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Judge and print; 0 passed, 3 the candidate failed, 1 the judge could not decide."""
-    task = task_from(options)
-    source = read_candidate(options.file)
-    device = detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
-    request = EvalRequest(
+def add_judging_options(parser: argparse.ArgumentParser) -> None:
+    """Where and how strictly a program is judged; shared by every command that judges one."""
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or a GPU's model")
+    parser.add_argument("--engine", default="auto", help="isolation: auto, bubblewrap, unshare, …")
+    parser.add_argument("--min-isolation", default="L1", help="L0 to L4; below it is a refusal")
+    parser.add_argument("--timeout-s", type=float, default=900.0, help="for each evaluation")
+
+
+def device_from(options: argparse.Namespace) -> Device:
+    """The device that the options name. Raises UsageError."""
+    return detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+
+
+def request_from(
+    options: argparse.Namespace, task: Task, source: str, device: Device
+) -> EvalRequest:
+    """What the lane is asked. Raises ValueError where task and candidate are too large."""
+    return EvalRequest(
         task=task,
         candidate_source=source,
         device_kind=device.kind,
@@ -52,6 +61,14 @@ def run(options: argparse.Namespace) -> int:
         min_isolation=options.min_isolation,
         timeout_s=options.timeout_s,
     )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge and print; 0 passed, 3 the candidate failed, 1 the judge could not decide."""
+    task = task_from(options)
+    source = read_candidate(options.file)
+    device = device_from(options)
+    request = request_from(options, task, source, device)
     print(f"judging {options.file} for {task.key} {task.name} on {device.why}", file=sys.stderr)
     with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
         result = lane.evaluate(request, on_phase=_show_phase if sys.stderr.isatty() else None)

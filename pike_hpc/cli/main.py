@@ -24,6 +24,7 @@ COMMANDS = {
     "status": "jobs, workers, queue, budget, best per task",
     "report": "tables and figures from archives",
     "evaluate": "judge one program, no queue",
+    "baselines": "judge stock settings of torch and folders of solutions",
     "tasks": "list, show or check tasks",
     "agent": "what agent jobs run",
     "worker": "what eval-worker jobs run",

@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     return _ACTIONS[options.action](options)
 
 
-def _chosen(options: argparse.Namespace) -> Chosen:
+def chosen_from(options: argparse.Namespace) -> Chosen:
+    """The tasks that the options name. Raises UsageError."""
     return choose(
         options.task,
         tasks_root=options.tasks_root,
@@ -75,7 +76,7 @@ def _chosen(options: argparse.Namespace) -> Chosen:
 
 
 def _list(options: argparse.Namespace) -> int:
-    chosen = _chosen(options)
+    chosen = chosen_from(options)
     if options.json:
         listed = [row(task) for task in chosen.tasks]
         _print_json({"tasks": listed, "refused": refusals(chosen.refused)})
@@ -103,7 +104,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    chosen = _chosen(options)
+    chosen = chosen_from(options)
     device = detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
     print(f"checking {len(chosen.tasks)} tasks on {device.why}", file=sys.stderr)
     rows: list[Row] = []

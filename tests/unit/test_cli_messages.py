@@ -36,7 +36,7 @@ def run(capsys, *arguments):
 def test_the_commands_are_those_of_the_contract():
     assert set(COMMANDS) == {
         *("submit", "resume", "cancel", "status", "report", "evaluate", "tasks", "agent"),
-        *("worker", "archive", "doctor", "config"),
+        *("baselines", "worker", "archive", "doctor", "config"),
     }
 
 

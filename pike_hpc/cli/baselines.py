@@ -1,0 +1,132 @@
+"""`pike-hpc baselines SUITE`: stock settings and folders of solutions through one lane.
+
+What a search must beat: eager, torch.compile's modes, half precision, TensorRT, and what others
+have published; each judged like any candidate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from pike_hpc.cli.baselines_plan import MODES, Entry, parse_modes, plan
+from pike_hpc.cli.baselines_table import Row, as_text, document, exit_code, row, said
+from pike_hpc.cli.evaluate import add_judging_options, device_from, request_from
+from pike_hpc.cli.lanes import open_lane
+from pike_hpc.cli.signals import sigterm_as_ctrl_c
+from pike_hpc.cli.solutions import Matched, match_folder
+from pike_hpc.cli.tasks import add_task_options, chosen_from
+from pike_hpc.evaluate.device import Device
+from pike_hpc.evaluate.screen import printable
+from pike_hpc.proposers.rules import probe_toolchain
+from pike_hpc.tasks import Chosen
+
+
+def add_baselines(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument(
+        "task", metavar="SUITE[/RANGE]", help="a suite, some of it, a folder or a file of tasks"
+    )
+    parser.add_argument(
+        "--modes",
+        default="all",
+        metavar="MODE,…",
+        help=f"all (default), none, or some of {', '.join(MODES)}",
+    )
+    parser.add_argument(
+        "--solutions",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="also judge the programs below this folder: task_4.py, 4_LeNet5.py, …; repeatable",
+    )
+    add_judging_options(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add_task_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge all and print the table; 3 where something failed, 1 where nothing got a verdict."""
+    modes = parse_modes(options.modes, folders=bool(options.solutions))
+    chosen = chosen_from(options)
+    folders = [match_folder(folder, chosen.tasks) for folder in options.solutions]
+    device = device_from(options)
+    entries = plan(
+        chosen.tasks, modes, folders, toolchain=probe_toolchain(), device_kind=device.kind
+    )
+    _announce(chosen, folders, entries, device)
+    rows: list[Row] = []
+    try:
+        judge_all(entries, options, device, sys.stderr, rows)
+    except BaseException:
+        if rows:  # minutes of work, and true as far as it goes
+            _print(options, device, entries, rows, chosen, folders)
+        raise
+    _print(options, device, entries, rows, chosen, folders)
+    return exit_code(rows)
+
+
+def judge_all(
+    entries: Sequence[Entry],
+    options: argparse.Namespace,
+    device: Device,
+    log: TextIO,
+    rows: list[Row],
+) -> None:
+    """Add a row per entry, in order, as each is judged; progress goes to `log`.
+
+    Raises:
+        UsageError: no torch here, or the engine does not work here.
+    """
+    with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
+        for number, entry in enumerate(entries, 1):
+            name = printable(f"{entry.task.key} {entry.task.name} · {entry.label}", 300)
+            print(f"[{number}/{len(entries)}] {name} … ", end="", file=log, flush=True)
+            start = time.monotonic()
+            found = row(entry)
+            if entry.source is not None:
+                try:
+                    request = request_from(options, entry.task, entry.source, device)
+                    found = row(entry, lane.evaluate(request))
+                except ValueError as error:  # too large beside its task
+                    found = row(entry.refused(str(error)))
+            rows.append(found)
+            print(f"{said(found)}, {time.monotonic() - start:.1f} s", file=log, flush=True)
+
+
+def _announce(
+    chosen: Chosen, folders: Sequence[Matched], entries: Sequence[Entry], device: Device
+) -> None:
+    lines = [f"refused {path}: {reason}" for path, reason in chosen.refused]
+    for folder in folders:
+        lines += [f"not judged {path}: {reason}" for path, reason in folder.unmatched]
+    lines.append(f"judging {len(entries)} programs for {len(chosen.tasks)} tasks on {device.why}")
+    for line in lines:
+        print(printable(line, 500), file=sys.stderr)
+
+
+def _print(
+    options: argparse.Namespace,
+    device: Device,
+    entries: Sequence[Entry],
+    rows: Sequence[Row],
+    chosen: Chosen,
+    folders: Sequence[Matched],
+) -> None:
+    if not options.json:
+        print(as_text(rows, len(entries)))
+        return
+    unmatched = [each for folder in folders for each in folder.unmatched]
+    now = datetime.datetime.now(datetime.UTC)
+    whole = document(rows, len(entries), device, options.arguments, now)
+    whole["refused"] = [{"path": str(p), "reason": r} for p, r in chosen.refused]
+    whole["unmatched"] = [{"path": str(p), "reason": r} for p, r in unmatched]
+    print(json.dumps(whole, indent=2, allow_nan=False))
