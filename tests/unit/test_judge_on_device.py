@@ -44,6 +44,13 @@ def test_poison_that_was_left_is_counted_for_every_dtype(name):
     assert difference(answer, truth).poisoned == 0
 
 
+def test_poison_is_counted_over_all_pieces():
+    answer = torch.zeros(PIECE + 3)
+    truth = answer.clone()
+    answer.view(torch.int32)[[0, 1, PIECE]] = -1
+    assert difference(answer, truth).poisoned == 3
+
+
 def test_half_an_element_of_poison_is_not_poison():
     answer = torch.zeros(4, dtype=torch.complex128)
     answer.view(torch.int64)[:3] = -1

@@ -268,7 +268,9 @@ class SimulatedDriver:
     def _mem_export_to_shareable_handle(self, into: int, handle: int, kind: int, flags: int) -> int:
         if flags or kind != DESCRIPTOR or handle not in self.handles or handle in self._private:
             return INVALID
-        c_int32.from_address(into).value = os.dup(self.handles[handle])
+        fd = os.dup(self.handles[handle])
+        os.set_inheritable(fd, True)  # cuda.h promises nothing else
+        c_int32.from_address(into).value = fd
         return 0
 
     def _mem_import_from_shareable_handle(self, handle: Any, fd: int | None, kind: int) -> int:
