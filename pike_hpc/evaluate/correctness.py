@@ -25,6 +25,10 @@ K, K_SMALL, SMALL_ELEMENTS = 3.0, 10.0, 1_000
 """Multiples of the reference's own error that are allowed; few elements make a noisy RMS."""
 SPIKE = 50.0
 """No element is off by more than this many signals."""
+LOCAL_ELEMENTS, LOCAL_K = 64, 10.0
+"""No stretch of so many elements is off by more than LOCAL_K times what the whole may be: a dead
+channel or a corrupted tile hides in the RMS of a large output (one tile of 64 x 64 in 4096 x 4096
+is 1.6 %). A stretch that is larger than the signal is measured by its own size."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
 PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
 """Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
@@ -51,6 +55,8 @@ class LeafError:
     """E; inf when a value is not finite."""
     spike: float = 0.0
     """Largest elementwise difference over S."""
+    local: float = 0.0
+    """RMS difference of the worst stretch of LOCAL_ELEMENTS, over S or over its own RMS."""
 
 
 def rms(values: Tensor) -> float:
@@ -98,18 +104,43 @@ def limit(tier: Tier, reference_error: float, elements: int) -> float:
 
 def compare(answer: Tensor, truth: Tensor, signal: float) -> LeafError:
     """Error of a floating answer. A signal of 0 asks for equality."""
-    total = largest = 0.0
+    total = largest = worst = 0.0
     for y, t in pieces(answer, truth):
         off = y - t
         low, high = off.aminmax()
         total += float(off.dot(off))
         largest = max(largest, float(high), -float(low))
+        worst = max(worst, worst_stretch(off, t, signal))
     if not math.isfinite(total):
-        return LeafError(error=math.inf, spike=math.inf)
+        return LeafError(error=math.inf, spike=math.inf, local=math.inf)
     size = math.sqrt(total / max(1, real(answer).numel()))
     if signal <= 0.0:
         return LeafError(error=0.0 if size == 0.0 else math.inf)
-    return LeafError(error=size / signal, spike=largest / signal)
+    return LeafError(error=size / signal, spike=largest / signal, local=worst)
+
+
+def worst_stretch(off: Tensor, truth: Tensor, signal: float) -> float:
+    """The largest RMS of `off` over stretches, each over the signal or its own RMS of `truth`.
+
+    What is left over at the end of a piece counts as a stretch of full length.
+    """
+    if signal <= 0.0 or not off.numel():
+        return 0.0
+    short = -off.numel() % LOCAL_ELEMENTS
+    errors, sizes = (
+        _padded(x.square(), short).view(-1, LOCAL_ELEMENTS).sum(dim=1) for x in (off, truth)
+    )
+    least = signal * signal * LOCAL_ELEMENTS
+    return float((errors / sizes.clamp(min=least)).max().sqrt())
+
+
+def _padded(values: Tensor, zeros: int) -> Tensor:
+    """The values and `zeros` zeros after them."""
+    if not zeros:
+        return values
+    longer = values.new_zeros(values.numel() + zeros)
+    longer[: values.numel()] = values
+    return longer
 
 
 def correlation(answers: Sequence[Tensor], truths: Sequence[Tensor]) -> float:

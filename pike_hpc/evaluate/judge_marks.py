@@ -13,6 +13,8 @@ import torch
 
 from pike_hpc.evaluate.correctness import (
     CAP,
+    LOCAL_ELEMENTS,
+    LOCAL_K,
     MIN_CORRELATION,
     SPIKE,
     allclose,
@@ -145,14 +147,30 @@ class Marker:
         for i in self._floats:
             pairs = zip(answers, self._exam.truths, strict=True)
             signal = self._exam.scales[i].signal
-            if max(compare(a[i], t[i], signal).spike for a, t in pairs) > SPIKE:
+            found = [compare(a[i], t[i], signal) for a, t in pairs]
+            if max(f.spike for f in found) > SPIKE:
                 return wrong(f"an element is off by more than {SPIKE:.0f} signals")
+            local, allowed = max(f.local for f in found), self._local_limit(i, tier)
+            if local > allowed:
+                return wrong(
+                    f"a part of its output is off by {local:.1e} of the signal, over {allowed:.1e} "
+                    f"for {LOCAL_ELEMENTS} elements at tier {tier}"
+                )
             truths = [t[i] for t in self._exam.truths]
             moves = not all(torch.equal(truths[0], t) for t in truths[1:])
             follows = correlation([a[i] for a in answers], truths) if moves else 1.0
             if follows < MIN_CORRELATION[tier]:
                 return wrong("its output does not follow its input")
         return None
+
+    def _local_limit(self, leaf: int, tier: Tier) -> float:
+        """What a stretch may be off by: a multiple of the tier's limit, or as the reference is."""
+        scale, pairs = (
+            self._exam.scales[leaf],
+            zip(self._exam.references, self._exam.truths, strict=True),
+        )
+        own = max(compare(r[leaf], t[leaf], scale.signal).local for r, t in pairs)
+        return LOCAL_K * max(scale.limits.get(tier, CAP), own)
 
     def _limit(self, tier: Tier) -> float:
         """The smallest limit of the tier over leaves; of the loosest there is, if it is absent."""

@@ -109,3 +109,28 @@ def test_allclose_compares_shapes_and_refuses_nan():
     assert not allclose(a * math.nan, a * math.nan, 1e-2)
     assert allclose(torch.tensor([1, 2]), torch.tensor([1, 2]), 1e-4)
     assert not allclose(torch.tensor([1, 2]), torch.tensor([1, 3]), 1e-4)
+
+
+def test_a_wrong_stretch_shows_however_large_the_output_is():
+    torch.manual_seed(0)
+    truth = torch.randn(512, 4096, dtype=torch.float64)
+    answer = truth.clone()
+    answer[100:164, 64:128] = 0.0
+    found = compare(answer, truth, signal=1.4)
+    assert found.error < 0.05
+    assert 0.5 < found.local < 1.5
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 1000])
+def test_every_element_is_in_a_stretch(count):
+    truth = torch.ones(count, dtype=torch.float64)
+    for place in {0, count // 2, count - 1}:
+        answer = truth.clone()
+        answer[place] += 1.0
+        assert compare(answer, truth, signal=1.0).local == pytest.approx(1 / 8)
+
+
+def test_a_large_stretch_is_measured_by_its_own_size():
+    truth = torch.ones(128, dtype=torch.float64)
+    truth[:64] = 1e6
+    assert compare(truth * 1.001, truth, signal=1.0).local == pytest.approx(0.001)
