@@ -14,6 +14,7 @@ import shutil
 import socket
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pike_hpc.evaluate.judge_bench import Bench, Unfit
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
+from pike_hpc.evaluate.judge_memory import best_place
 from pike_hpc.evaluate.judge_truth import Secrets, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
 from pike_hpc.evaluate.logs import clean
@@ -59,7 +61,10 @@ class Judge:
         self._host, self._device, self._isolation = host, device, isolation
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
-        self._environment = environment(device)
+        self._place, why = best_place(device)
+        self._environment = replace(environment(device), buffers=self._place.value)
+        if why:
+            print(f"inputs and outputs go through host memory: {why}")  # noqa: T201 - to the log
 
     def evaluate(self, request: EvalRequest) -> EvalResult:
         """The result for one candidate; only a broken lane raises."""
@@ -185,7 +190,9 @@ class Judge:
             self._host.phase("reference")
             while len(self._benches) >= WARM_TASKS:
                 self._benches.popitem(last=False)[1].close()
-            self._benches[task.digest] = Bench(task, self._host, self._device, self._secrets)
+            self._benches[task.digest] = Bench(
+                task, self._host, self._device, self._place, self._secrets
+            )
         self._benches.move_to_end(task.digest)
         return self._benches[task.digest]
 

@@ -12,6 +12,7 @@ from pike_hpc.evaluate.judge_admission import Yardstick, admit
 from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, Shared
+from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.runner import Code, Op, Source
@@ -34,7 +35,9 @@ class Unfit(Exception):
 class Bench:
     """What is kept of one task from candidate to candidate."""
 
-    def __init__(self, task: Task, host: Host, device: torch.device, secrets: Secrets) -> None:
+    def __init__(
+        self, task: Task, host: Host, device: torch.device, place: Place, secrets: Secrets
+    ) -> None:
         """Run the task's source. Raises TaskRefused."""
         self.task, self._host, self._device, self._secrets = task, host, device, secrets
         self._loaded: LoadedTask = build(task)
@@ -43,6 +46,7 @@ class Bench:
         self._runner: RunnerLink | None = None
         self._runner_has: WeightsBy | None = None
         self._footprint = 0
+        self._place = place
 
     def too_large(self) -> str:
         """Why the task is left out where only small ones are tried here; empty otherwise."""
@@ -67,7 +71,8 @@ class Bench:
         truth, _ = self.truth(by)
         return Shared(
             frame=truth.frame,
-            device=self._device.type,
+            device=self._device,
+            place=self._place,
             construct=truth.construct.type,
             resets=truth.resets,
             threads=torch.get_num_threads(),

@@ -13,7 +13,8 @@ import torch
 
 from pike_hpc.evaluate.correctness import LeafScale, compare
 from pike_hpc.evaluate.judge_admission import Yardstick, scale
-from pike_hpc.evaluate.judge_link import RunnerLink, bytes_of, views
+from pike_hpc.evaluate.judge_link import RunnerLink
+from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, is_float
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED
@@ -27,7 +28,7 @@ class Paper:
 
     inputs: tuple[torch.Tensor, ...]
     truths: tuple[list[torch.Tensor], ...]
-    """Answers in the truth's precision, per input and leaf, on the host."""
+    """Answers in the truth's precision, per input and leaf, where the truth keeps them."""
     scales: tuple[LeafScale, ...]
     cost_s: float
 
@@ -50,7 +51,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
     seeds: tuple[int, ...] = (LEGACY_INPUT_SEED,) if truth.legacy else ()
     seeds += tuple(secrets.seed("exam", i) for i in range(SEEDS - len(seeds)))
     inputs = tuple(truth.pack(s) for s in seeds)
-    truths = tuple([t.cpu() for t in truth.answers(s)] for s in seeds)
+    truths = tuple([truth.keep(t) for t in truth.answers(s)] for s in seeds)
     scales = tuple(
         LeafScale(signal=scale([t[i] for t in truths]), limits=yardstick.limits[i])
         for i in range(len(truth.frame.output_slots))
@@ -62,7 +63,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
 def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
     """Have the reference's runner answer the paper. Raises RunnerFailed."""
     start = time.monotonic()
-    references = tuple(call(reference, truth, x)[0] for x in paper.inputs)
+    references = tuple([truth.keep(t) for t in call(reference, truth, x)[0]] for x in paper.inputs)
     errors = tuple(
         max(
             compare(r[i], t[i], paper.scales[i].signal).error
@@ -84,9 +85,8 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
 
 def call(
     link: RunnerLink, truth: Truth, packed: torch.Tensor
-) -> tuple[list[torch.Tensor], memoryview, float]:
+) -> tuple[list[torch.Tensor], torch.Tensor, float]:
     """One window: the answer's leaves, its raw bytes, its milliseconds. Raises RunnerFailed."""
-    raw = torch.zeros(link.sizes[1], dtype=torch.uint8)
-    answer = bytes_of(raw)
-    latency_ms = link.window(Op.CALL, bytes_of(packed), answer)
-    return views(truth.frame.output_slots, raw.numpy()), answer, latency_ms
+    raw = link.space()
+    latency_ms = link.window(Op.CALL, link.staged(packed), raw)
+    return views(truth.frame.output_slots, raw), raw, latency_ms

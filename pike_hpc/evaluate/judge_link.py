@@ -14,7 +14,6 @@ import os
 import select
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +21,12 @@ import torch
 
 from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
 from pike_hpc.evaluate.judge_host import Ending, Host
-from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes
+from pike_hpc.evaluate.judge_memory import Memory, Place, make, poison
+from pike_hpc.evaluate.layout import Slot, buffer_bytes
 from pike_hpc.evaluate.runner import BELL, Code, Op, Source
 
 START_TIMEOUT_S = 120.0
 """Importing torch from a cold parallel file system takes this long at worst."""
-
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_QUICK = ("float64", "float32")
-_FLOAT_POISON, _OTHER_POISON = 0xFF, 0xA5
-"""All bits set is a NaN in every float format; integers get a pattern that is no small number."""
 
 
 class RunnerFailed(Exception):
@@ -61,7 +56,9 @@ class Shared:
     """What a runner is given to start from, beside its own buffers."""
 
     frame: Frame
-    device: str
+    device: torch.device
+    place: Place
+    """Where inputs and outputs lie."""
     construct: str
     """Where constructors make their tensors: the device for large models, else the CPU."""
     resets: bool
@@ -75,7 +72,8 @@ class Shared:
         """The JSON a runner reads. `candidate` is the program's source, None for the task's."""
         text = json.dumps(
             {
-                "device": self.device,
+                "device": self.device.type,
+                "memory": self.place,
                 "construct": self.construct,
                 "resets": self.resets,
                 "threads": self.threads,
@@ -103,7 +101,7 @@ class RunnerLink:
         self._listener.bind(str(address))
         address.chmod(0o666)
         self._listener.listen(1)
-        self._buffers: list[SharedBuffer] = []
+        self._buffers: list[Memory] = []
         self._pipes: list[int] = []
         self._waiting: select.poll | None = None
         self._ending: Ending | None = None
@@ -117,11 +115,13 @@ class RunnerLink:
             candidate: source of the program; None for the task's own model.
         """
         frame = shared.frame
-        self._input = SharedBuffer("inputs", buffer_bytes(frame.input_slots))
-        self._output = SharedBuffer("outputs", buffer_bytes(frame.output_slots))
+        self._input, self._output = (
+            make(shared.place, name, buffer_bytes(slots), shared.device)
+            for name, slots in (("inputs", frame.input_slots), ("outputs", frame.output_slots))
+        )
         self._buffers = [self._input, self._output]
-        self._resets = shared.resets
-        self._poison = poison(frame.output_slots)
+        self._slots, self._resets = frame.output_slots, shared.resets
+        self._on_device = shared.place is Place.DEVICE
         self._left_s = START_TIMEOUT_S
         self._await(self._listener.fileno(), None)
         link, _ = self._listener.accept()
@@ -131,8 +131,8 @@ class RunnerLink:
         os.set_blocking(self._bell, False)
         os.set_blocking(self._done, False)
         setup_file = sealed_file("setup", shared.setup(candidate))
-        buffers = [*self._buffers, shared.weights, shared.other_weights]
-        given = [bell_read, done_write, setup_file, *(b.fd for b in buffers)]
+        files = [*(b.fd for b in self._buffers), shared.weights.fd, shared.other_weights.fd]
+        given = [bell_read, done_write, setup_file, *files]
         try:
             socket.send_fds(link, [b"!"], given)
         except OSError:
@@ -161,30 +161,50 @@ class RunnerLink:
         self._wait(op)
         return (time.perf_counter_ns() - start) / 1e9
 
-    def window(self, op: Op, inputs: memoryview, answer: memoryview) -> float:
+    def window(self, op: Op, inputs: torch.Tensor, answer: torch.Tensor) -> float:
         """One call on `inputs`, its output bytes copied to `answer`; milliseconds.
 
-        Raises RunnerFailed.
+        Args:
+            op: CALL, or NULL for the protocol alone, or AGAIN.
+            inputs: bytes for the input buffer, best where that lies (see `staged`).
+            answer: room for the bytes of the output buffer, likewise.
+
+        Raises:
+            RunnerFailed: it did not answer.
         """
         if self._resets and op is Op.CALL:
             self.do(Op.RESET)
-        self._output.bytes[:] = self._poison
+        poison(self._slots, self._output.tensor)
+        self._settle()
         start = time.perf_counter_ns()
-        self._input.bytes[:] = inputs
+        self._input.tensor.copy_(inputs)
+        self._settle()
         self._ring(op, Source.STATE, 0)
         self._wait(op)
-        answer[:] = self._output.bytes
+        answer.copy_(self._output.tensor)
+        self._settle()
         return (time.perf_counter_ns() - start) / 1e6
 
-    def inputs_changed(self, inputs: memoryview) -> bool:
+    def staged(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Input bytes where the input buffer lies, so that no window pays for the way there."""
+        return inputs.to(self._input.tensor.device)
+
+    def space(self) -> torch.Tensor:
+        """Room for the bytes of one answer, touched, so that no window pays for page faults."""
+        return torch.full_like(self._output.tensor, 1)
+
+    def inputs_changed(self, inputs: torch.Tensor) -> bool:
         """Whether the shared input is no longer what the last window put there."""
-        now = torch.frombuffer(self._input.map, dtype=torch.uint8)
-        return not torch.equal(now, torch.frombuffer(inputs, dtype=torch.uint8))
+        return not torch.equal(self._input.tensor, self.staged(inputs))
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Bytes of the input and of the output buffer."""
-        return self._input.size_bytes, self._output.size_bytes
+        return self._input.tensor.numel(), self._output.tensor.numel()
+
+    def _settle(self) -> None:
+        if self._on_device:
+            torch.cuda.synchronize()
 
     def cpu_s(self) -> float:
         """CPU seconds of the runner and everything below it."""
@@ -257,51 +277,3 @@ class RunnerLink:
                 self._host.pump()
             if self._host.has_ended(self.number) and not select.select([fd], [], [], 0)[0]:
                 raise RunnerFailed(self.number, "gone", op)
-
-
-def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a uint8 tensor."""
-    return memoryview(tensor.numpy())  # type: ignore[arg-type]
-
-
-def views(slots: Sequence[Slot], where: Any) -> list[torch.Tensor]:
-    """Tensors over the bytes of `where`."""
-    return [
-        torch.frombuffer(where, dtype=getattr(torch, s.dtype), count=s.count, offset=s.offset).view(
-            s.shape
-        )
-        if s.count
-        else torch.empty(s.shape, dtype=getattr(torch, s.dtype))
-        for s in slots
-    ]
-
-
-def poison(slots: Sequence[Slot]) -> bytearray:
-    """What an output buffer holds before a call."""
-    raw = bytearray([_OTHER_POISON]) * buffer_bytes(tuple(slots))
-    for slot in slots:
-        if slot.dtype in FLOATS:
-            end = slot.offset + slot.size_bytes
-            raw[slot.offset : end] = bytes([_FLOAT_POISON]) * slot.size_bytes
-    return raw
-
-
-def unwritten(slots: Sequence[Slot], answer: memoryview) -> float:
-    """The part of the elements that still holds poison."""
-    total = left = 0
-    for slot in slots:
-        if not slot.count or slot.dtype == "bool":
-            continue
-        width = min(8, slot.size_bytes // slot.count)
-        mark = _FLOAT_POISON if slot.dtype in FLOATS else _OTHER_POISON
-        pattern = int.from_bytes(bytes([mark]) * width, "little", signed=width > 1)
-        total += slot.size_bytes // width
-        words = answer[slot.offset : slot.offset + slot.size_bytes]
-        if slot.dtype in _QUICK:
-            # Poison is NaN: a finite sum, much cheaper than looking for it, rules it out.
-            values = torch.frombuffer(words, dtype=getattr(torch, slot.dtype))
-            if bool(values.sum().isfinite()):
-                continue
-        flat = torch.frombuffer(words, dtype=_WORDS[width])
-        left += int(torch.count_nonzero(flat == pattern))
-    return left / total if total else 0.0

@@ -17,8 +17,9 @@ from statistics import median
 
 import torch
 
-from pike_hpc.evaluate.correctness import compare, part_outside
-from pike_hpc.evaluate.judge_link import RunnerLink, bytes_of, views
+from pike_hpc.evaluate.correctness import LOCAL_K, compare, part_outside
+from pike_hpc.evaluate.judge_link import RunnerLink
+from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_neighbours import Neighbours
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.runner import Op
@@ -80,10 +81,7 @@ class Side:
 
     def run(self, inputs: list[torch.Tensor], count: int) -> list[float]:
         """Windows over the first `count` inputs; the latency of each."""
-        return [
-            self.link.window(Op.CALL, bytes_of(inputs[i]), bytes_of(self.answers[i]))
-            for i in range(count)
-        ]
+        return [self.link.window(Op.CALL, inputs[i], self.answers[i]) for i in range(count)]
 
 
 class Stopwatch:
@@ -140,12 +138,10 @@ class Stopwatch:
 
     def _room(self, count: int) -> list[torch.Tensor]:
         """`count` fresh inputs, and room for as many outputs of each side."""
-        size = self._reference.link.sizes[1]
         for side in (self._reference, self._candidate):
             while len(side.answers) < count:
-                # Touched now, so that no window pays for page faults.
-                side.answers.append(torch.full((size,), 1, dtype=torch.uint8))
-        return [self._fresh() for _ in range(count)]
+                side.answers.append(side.link.space())
+        return [self._reference.link.staged(self._fresh()) for _ in range(count)]
 
     def _affordable(self, windows: int) -> int:
         sizes = self._reference.link.sizes
@@ -159,10 +155,10 @@ class Stopwatch:
     def _null(self, inputs: torch.Tensor, latency: float) -> float:
         """The protocol's own constant: input written, doorbell, output copied, no model."""
         count = NULL_WINDOWS if latency < SLOW_MS else 3
-        into = bytes_of(self._reference.answers[0])
+        into = self._reference.answers[0]
         link = self._reference.link
         with self._alone():
-            return median(link.window(Op.NULL, bytes_of(inputs), into) for _ in range(count))
+            return median(link.window(Op.NULL, inputs, into) for _ in range(count))
 
     def _block(self, count: int, candidate_first: bool) -> Block:
         # The first window of a half wakes threads and caches that slept; it is checked, not timed.
@@ -190,8 +186,8 @@ class Stopwatch:
     def _check(self, count: int) -> None:
         for i in range(count):
             pairs = zip(
-                views(self._slots, self._candidate.answers[i].numpy()),
-                views(self._slots, self._reference.answers[i].numpy()),
+                views(self._slots, self._candidate.answers[i]),
+                views(self._slots, self._reference.answers[i]),
                 self._tolerance.signals,
                 self._tolerance.limits,
                 strict=True,
@@ -209,4 +205,5 @@ def agrees(answer: torch.Tensor, reference: torch.Tensor, signal: float, bound: 
     """Whether a timed answer is the reference's, within `bound` signals."""
     if not answer.is_floating_point() and not answer.is_complex():
         return float((answer != reference).double().mean()) <= UNEQUAL if answer.numel() else True
-    return compare(answer, reference, signal).error <= bound
+    found = compare(answer, reference, signal)
+    return found.error <= bound and found.local <= LOCAL_K * bound

@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.buffers import SharedBuffer
-from pike_hpc.evaluate.judge_link import Frame, views
+from pike_hpc.evaluate.judge_link import Frame
+from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     calibrate,
@@ -52,6 +53,9 @@ RESIDENT_BYTES = 1 << 28
 
 HOST_ROOM = 2
 """Times a model's float64 size that must be free on the host: the copy, and what forward makes."""
+
+KEPT_BYTES = 1 << 27
+"""Answers larger than this are kept on the host: a device holds three of each, twice as wide."""
 
 FLOAT64 = "float64"
 
@@ -119,6 +123,7 @@ class Truth:
         self._twin: nn.Module | None = None
         self._wide_device, self._widen_weights = device, not self.large
         self._chooses = False
+        self._draws_there = True
         self._model = self._draw(self._seed)
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.frame = self._agree(self._model)
@@ -129,20 +134,26 @@ class Truth:
         self._try_float64()
 
     def pack(self, seed: int) -> torch.Tensor:
-        """The bytes of the shared input buffer for the inputs of `seed`."""
-        leaves: list[Any] = []
-        tree = _describe_inputs(self._loaded.inputs(seed), leaves)
-        shapes = [(tuple(t.shape), _dtype(t)) for t in leaves]
-        agreed = [(s.shape, s.dtype) for s in self.frame.input_slots]
-        if tree != self.frame.input_tree or shapes != agreed:
-            raise TaskRefused(
-                "get_inputs gives other shapes or values at another seed",
-                where=self._loaded.task.key,
-            )
-        raw = torch.zeros(buffer_bytes(self.frame.input_slots), dtype=torch.uint8)
-        for view, leaf in zip(views(self.frame.input_slots, raw.numpy()), leaves, strict=True):
-            view.copy_(leaf)
-        return raw
+        """The bytes of the shared input buffer for the inputs of `seed`, on the host."""
+        return self._packed(self._loaded.inputs(seed), torch.device("cpu"))
+
+    def pack_fresh(self, seed: int) -> torch.Tensor:
+        """The bytes for inputs that nobody needs the truth of: drawn on the device if it can be.
+
+        Other numbers than `pack` draws from the same seed, of the same distribution.
+        """
+        if self.device.type == "cpu" or not self._draws_there:
+            return self.pack(seed)
+        try:
+            return self._packed(self._loaded.inputs(seed, self.device), self.device)
+        except TaskRefused:
+            self._draws_there = False
+            return self.pack(seed)
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An answer where answers are kept: on the device unless they are large."""
+        total = sum(slot.size_bytes for slot in self.frame.output_slots)
+        return tensor.cpu() if total > KEPT_BYTES else tensor
 
     def answers(self, seed: int) -> list[torch.Tensor]:
         """Output leaves in the precision of the truth, where they were computed."""
@@ -186,7 +197,7 @@ class Truth:
     def probe(self) -> Probe:
         """Other weights, and what the reference answers under them."""
         seed = self._probe_seed ^ 1
-        stale = [t.cpu() for t in self.answers(seed)]
+        stale = [self.keep(t) for t in self.answers(seed)]
         kept, state = (None, None) if self.large else (self._model, self._state)
         self._twin = None
         if self.by is WeightsBy.SEED or self.legacy:
@@ -202,7 +213,7 @@ class Truth:
             constructor_seed = self._seed
         self._state = State(self._model) if self.resets else None
         weights = self._weights_of(self._model, constructor_seed)
-        truth = [t.cpu() for t in self.answers(seed)]
+        truth = [self.keep(t) for t in self.answers(seed)]
         self._model, self._state, self._twin = kept, state, None
         self._sweep()
         return Probe(weights=weights, packed=self.pack(seed), truth=truth, stale=stale)
@@ -224,7 +235,7 @@ class Truth:
         """The reference as it ships, on the device. Not to be changed for good."""
         if self._model is None:
             self._model = self._draw(self._seed)
-            weights = views(self.frame.weight_slots, self.weights.buffer.map)
+            weights = views(self.frame.weight_slots, bytes_of(self.weights.buffer))
             names = (slot.name for slot in self.frame.weight_slots)
             self._model.load_state_dict(dict(zip(names, weights, strict=True)))
             self._state = State(self._model) if self.resets else None
@@ -282,6 +293,22 @@ class Truth:
                 self._sweep()
         self.hold_natively()
 
+    def _packed(self, inputs: Sequence[Any], place: torch.device) -> torch.Tensor:
+        leaves: list[Any] = []
+        tree = _describe_inputs(inputs, leaves)
+        shapes = [(tuple(t.shape), _dtype(t)) for t in leaves]
+        agreed = [(s.shape, s.dtype) for s in self.frame.input_slots]
+        if tree != self.frame.input_tree or shapes != agreed:
+            raise TaskRefused(
+                "get_inputs gives other shapes or values at another seed",
+                where=self._loaded.task.key,
+            )
+        size = buffer_bytes(self.frame.input_slots)
+        raw = torch.zeros(size, dtype=torch.uint8, device=place)
+        for view, leaf in zip(views(self.frame.input_slots, raw), leaves, strict=True):
+            view.copy_(leaf)
+        return raw
+
     def _agree(self, model: nn.Module) -> Frame:
         arguments: list[Any] = []
         outputs: list[Any] = []
@@ -318,7 +345,7 @@ class Truth:
         slots = self.frame.weight_slots
         buffer = SharedBuffer("weights", buffer_bytes(slots), ours_alone=True)
         state = model.state_dict().values()
-        for view, tensor in zip(views(slots, buffer.map), state, strict=True):
+        for view, tensor in zip(views(slots, bytes_of(buffer)), state, strict=True):
             view.copy_(tensor)
         return Weights(constructor_seed=seed, buffer=buffer)
 

@@ -15,8 +15,9 @@ import torch
 
 from pike_hpc.evaluate.judge_exam import Exam, call
 from pike_hpc.evaluate.judge_failures import explain
-from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, bytes_of, unwritten, views
+from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Marker, Verdict, wrong
+from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_timing import Busy, Stopwatch, WrongAnswer
 from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy
 from pike_hpc.evaluate.runner import Code, Op, Source
@@ -107,7 +108,7 @@ class Examiner:
         watch = Stopwatch(
             reference,
             self._link,
-            lambda: self._truth.pack(secrets.seed("window", next(drawn))),
+            lambda: self._truth.pack_fresh(secrets.seed("window", next(drawn))),
             self._marker.tolerance(self._outcome.tier),
             self._slots,
         )
@@ -168,18 +169,18 @@ class Examiner:
     def _call(self, packed: torch.Tensor) -> tuple[list[torch.Tensor], float]:
         self.calls += 1
         leaves, raw, latency_ms = call(self._link, self._truth, packed)
-        if self._link.inputs_changed(bytes_of(packed)):
+        if self._link.inputs_changed(packed):
             raise wrong("changes its inputs, which the caller owns")
         left = unwritten(self._slots, raw)
         if left > 0:
             raise wrong(f"left {max(left, 1e-4):.2%} of its output unwritten")
-        return leaves, latency_ms
+        return [self._truth.keep(leaf) for leaf in leaves], latency_ms
 
     def _look_for_aliases(self, first: Sequence[torch.Tensor]) -> None:
         """Whether the answer to the first call still is what it was, after the second."""
-        raw = torch.zeros(self._link.sizes[1], dtype=torch.uint8)
-        self._link.window(Op.AGAIN, bytes_of(self._exam.inputs[1]), bytes_of(raw))
-        again = views(self._slots, raw.numpy())
+        raw = self._link.space()
+        self._link.window(Op.AGAIN, self._link.staged(self._exam.inputs[1]), raw)
+        again = [self._truth.keep(leaf) for leaf in views(self._slots, raw)]
         if any(not torch.equal(a, b) for a, b in zip(first, again, strict=True)):
             self._outcome.tags.append("aliased_output")
 

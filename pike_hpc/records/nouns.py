@@ -278,6 +278,8 @@ class Environment:
     cpu_threads: int = 0
     host: str = ""
     driver: str = ""
+    buffers: str = ""
+    """Where inputs and outputs lay: on the device, or on the host with copies in the timed call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,10 +24,11 @@ from typing import Any
 
 import torch
 
+from . import device_memory
 from .program import ENTRIES, by_shape_and_order, init_inputs, load_file, seed_everything
 from .protocol import BELL, FILES, Code, Op, Refused, Source, code_of, phase
 from .state import State
-from .trees import as_tensor, flatten, unflatten, views
+from .trees import as_tensor, bytes_for, flatten, host_bytes, unflatten, views
 
 
 class Runner:
@@ -36,12 +37,23 @@ class Runner:
     def __init__(self, setup: dict[str, Any], files: Sequence[int]) -> None:
         self._setup = setup
         self._device = torch.device(setup["device"])
-        self._inputs = views(setup["input_slots"], files[0])
-        self._outputs = views(setup["output_slots"], files[1])
+        inputs, outputs = setup["input_slots"], setup["output_slots"]
+        if setup["memory"] == "device":
+            self._mapped = [
+                device_memory.import_(fd, bytes_for(slots), 0, writable=True)
+                for fd, slots in zip(files[:2], (inputs, outputs), strict=True)
+            ]
+            shared = [
+                mapped.tensor(torch.uint8, (bytes_for(slots),), 0)
+                for mapped, slots in zip(self._mapped, (inputs, outputs), strict=True)
+            ]
+        else:
+            shared = [host_bytes(fd) for fd in files[:2]]
+        self._inputs, self._outputs = views(inputs, shared[0]), views(outputs, shared[1])
         slots = setup["weight_slots"]
         self._weights = {
-            Source.STATE: views(slots, files[2], private=True),
-            Source.OTHER: views(slots, files[3], private=True),
+            source: views(slots, host_bytes(fd, private=True))
+            for source, fd in zip((Source.STATE, Source.OTHER), files[2:], strict=True)
         }
         self._here = [t.to(self._device) for t in self._inputs]
         self._task: ModuleType | None = None
@@ -162,7 +174,7 @@ class Runner:
         self._copy_out(leaves)
 
     def _copy_in(self) -> None:
-        if self._device.type != "cpu":
+        if self._device.type != "cpu" and self._setup["memory"] == "host":
             for there, here in zip(self._inputs, self._here, strict=True):
                 here.copy_(there)
 

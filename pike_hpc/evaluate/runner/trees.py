@@ -12,21 +12,27 @@ import torch
 from .protocol import Code, Refused
 
 
-def views(slots: Sequence[dict[str, Any]], fd: int, *, private: bool = False) -> list[torch.Tensor]:
-    """Tensors over the shared bytes of `fd`, at the same addresses for good."""
-    size = os.fstat(fd).st_size
+def host_bytes(fd: int, *, private: bool = False) -> torch.Tensor:
+    """The shared bytes of a memfd, at the same address for good."""
     flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
-    raw = mmap.mmap(fd, size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+    raw = mmap.mmap(fd, os.fstat(fd).st_size, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+    return torch.frombuffer(raw, dtype=torch.uint8)
+
+
+def bytes_for(slots: Sequence[dict[str, Any]]) -> int:
+    """Bytes that slots reach over; never 0, which nothing can be mapped for."""
+    ends = (s["offset"] + s["count"] * getattr(torch, s["dtype"]).itemsize for s in slots)
+    return max(ends, default=0) or 1
+
+
+def views(slots: Sequence[dict[str, Any]], raw: torch.Tensor) -> list[torch.Tensor]:
+    """Tensors over bytes."""
     found = []
     for slot in slots:
         dtype = getattr(torch, slot["dtype"])
-        count = slot["count"]
-        flat = (
-            torch.frombuffer(raw, dtype=dtype, count=count, offset=slot["offset"])
-            if count
-            else torch.empty(0, dtype=dtype)
-        )
-        found.append(flat.view(slot["shape"]))
+        size = slot["count"] * dtype.itemsize
+        part = raw[slot["offset"] : slot["offset"] + size].view(dtype)
+        found.append(part.view(slot["shape"]))
     return found
 
 
