@@ -30,7 +30,7 @@ LOCAL_ELEMENTS, LOCAL_K = 64, 10.0
 channel or a corrupted tile hides in the RMS of a large output (one tile of 64 x 64 in 4096 x 4096
 is 1.6 %). A stretch that is larger than the signal is measured by its own size."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
-PIECE = {"cpu": 1 << 18, "cuda": 1 << 25}
+PIECE = {"cpu": 1 << 18, "cuda": 1 << 22}
 """Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
 MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (2 * K)
 """Admission: signal over RMS at least; float32 noise over signal at most, so that what is allowed
