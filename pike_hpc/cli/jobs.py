@@ -8,17 +8,20 @@ import logging.handlers
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pike_hpc.agent import AgentOptions, Controller, active_seconds, run_agent
 from pike_hpc.archive import rebuild
-from pike_hpc.cli.lanes import LaneJudge, open_lane
+from pike_hpc.cli.lanes import open_judges
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
-from pike_hpc.cli.tape import VERDICT_TAPE, add_tape, tape_from
+from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import env
 from pike_hpc.evaluate.device import detect
+from pike_hpc.launch import expected_lanes
+from pike_hpc.records import UsageError
 from pike_hpc.worker import (
     CassetteJudge,
     Judge,
@@ -55,14 +58,15 @@ def agent(options: argparse.Namespace) -> int:
     me = f"agent-{writer_id()}"
     _leave_terminal(run.dir / "logs" / f"{me}.log")
     controllers: list[Controller] = []
-    models = make_models(run.resolved, tape_from(options))
+    tape = tape_from(options)
+    models = make_models(run.resolved, tape)
     try:
         tasks = run.chosen(options.tasks)
         used_s = active_seconds(run.events(task) for task in run.tasks)
         wall_s = run.resolved.workflow.budget.wall_minutes * 60
         controllers += [make_controller(run, task, me, models, run.mailbox) for task in tasks]
         bounds = AgentOptions(
-            in_flight=2 * run.resolved.workflow.workers.count,
+            in_flight=2 * (_lanes(run) if tape == Tape() else run.resolved.workflow.workers.count),
             wall_s=max(wall_s - used_s, 0.001) if wall_s else 0.0,
             sitting_s=options.max_seconds,
             once=options.once,
@@ -97,14 +101,24 @@ def worker(options: argparse.Namespace) -> int:
     settings = WorkerOptions(worker_id=me, max_idle_s=workflow.workers.max_idle_s)
     tape = tape_from(options)
     if tape.replay is not None:
-        return run_worker(run.mailbox, CassetteJudge(tape.replay / VERDICT_TAPE), settings)
+        return run_worker(run.mailbox, [CassetteJudge(tape.replay / VERDICT_TAPE)], settings)
     device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
     site, container = run.resolved.site, run.resolved.site.container
-    with open_lane(device, container.engine, Path(site.paths.tmp), container.image) as lane:
-        judge: Judge = LaneJudge(lane, device)
+    with open_judges(device, container.engine, Path(site.paths.tmp), container.image) as opened:
+        judges: Sequence[Judge] = opened
         if tape.record is not None:
-            judge = RecordingJudge(judge, tape.record / VERDICT_TAPE)
-        return run_worker(run.mailbox, judge, settings)
+            judges = [RecordingJudge(judge, tape.record / VERDICT_TAPE) for judge in judges]
+        return run_worker(run.mailbox, judges, settings)
+
+
+def _lanes(run: Run) -> int:
+    """How many requests its workers judge at once. A tape's run must not depend on the machine."""
+    try:
+        visible = env.environ().get("CUDA_VISIBLE_DEVICES")
+        gpus = detect(run.device_kind, visible=visible).gpus
+    except UsageError:  # the agent's machine has none: it only searches
+        gpus = ()
+    return expected_lanes(run.resolved, len(gpus))
 
 
 def _leave_terminal(log: Path) -> None:

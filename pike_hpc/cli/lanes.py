@@ -1,22 +1,34 @@
-"""Open the lane that judges here: engine chosen by trial, scratch folder, torch present."""
+"""Open the lanes that judge here: engine chosen by trial, scratch folder, torch present.
+
+One lane a GPU, under that GPU's lock; on a CPU one lane. Several lanes of one process divide the
+CPU cores and the memory among themselves.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pike_hpc import sandbox
 from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.device import Device, torch_version
-from pike_hpc.machine import pid_namespace, runs, start_ticks
+from pike_hpc.evaluate.gpu_lock import take_free
+from pike_hpc.machine import divide_cpus, physical_cores, pid_namespace, runs, start_ticks
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
+
+_log = logging.getLogger(__name__)
+
+_WAIT_S = 15.0
+"""How long a worker waits for a GPU: another may be handing back its work, and whoever follows
+the run takes a worker that doesn't beat for dead after 20 s."""
 
 _OWNER = re.compile(r"pike-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-")
 """PID namespace, process and its start time in the name of a scratch folder, in hexadecimal: a
@@ -35,15 +47,57 @@ def open_lane(
         tmp: node-local folder for sockets and scratch; the system's where None.
         image: container.image, for an engine that runs one.
 
+    Of several GPUs the first on which no other process judges is taken.
+
     Raises:
         UsageError: no torch here, or the engine does not work here.
+        TryAgainLater: other processes judge on every GPU.
     """
     require_torch()
-    with _scratch(tmp) as scratch:
-        gpu = device.gpus[0] if device.torch_device == "cuda" else None
+    with _scratch(tmp) as scratch, _gpus(device, scratch.parent, wanted=1) as gpus:
         chosen = _choose(engine, image)
-        with Lane(device.torch_device, chosen, scratch=scratch, gpu=gpu, image=image) as lane:
+        with Lane(device.torch_device, chosen, scratch=scratch, gpu=gpus[0], image=image) as lane:
             yield lane
+
+
+@contextmanager
+def open_judges(
+    device: Device, engine: str, tmp: Path | None = None, image: str | None = None
+) -> Iterator[tuple[LaneJudge, ...]]:
+    """A judge on each GPU of `device` that no other process judges on; on a CPU one.
+
+    Arguments as of `open_lane`. Waits a little for the first GPU: a worker before us may be
+    handing its work back.
+
+    Raises:
+        UsageError: no torch here, or the engine does not work here.
+        TryAgainLater: other processes judge on every GPU.
+    """
+    require_torch()
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(_scratch(tmp))
+        held = _gpus(device, scratch.parent, wanted=len(device.gpus), wait_s=_WAIT_S)
+        gpus = stack.enter_context(held)
+        chosen = _choose(engine, image)
+        cpus = os.sched_getaffinity(0)
+        shares = divide_cpus(cpus, len(gpus), physical_cores(cpus))
+        half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
+        judges = []
+        for gpu, share in zip(gpus, shares, strict=True):
+            lane = Lane(
+                device.torch_device,
+                chosen,
+                scratch=scratch,
+                threads=len(share),
+                gpu=gpu,
+                image=image,
+                memory_mb=half_mb // len(gpus),
+            )
+            stack.enter_context(lane)
+            judges.append(LaneJudge(lane, device, share if len(gpus) > 1 else None))
+            where = f"GPU {gpu}" if gpu else "CPU"
+            _log.info("lane %d: %s, cores %s", len(judges), where, sorted(share))
+        yield tuple(judges)
 
 
 def measure_isolation(engine: str, tmp: Path | None = None, image: str | None = None) -> Isolation:
@@ -66,17 +120,41 @@ def require_torch() -> None:
 class LaneJudge:
     """A lane as the worker wants it: a judge of one kind of device."""
 
-    def __init__(self, lane: Lane, device: Device) -> None:
+    def __init__(self, lane: Lane, device: Device, cpus: Collection[int] | None = None) -> None:
+        """`cpus`: the lane's share of them where it isn't alone."""
         self._lane = lane
+        self._cpus = cpus
         self.device_kind = device.kind
 
     def evaluate(self, request: EvalRequest, on_phase: Callable[[str], None]) -> EvalResult:
-        """The verdict."""
+        """The verdict. Everything that the lane starts keeps to its CPUs, and so does this thread.
+
+        Linux binds threads one by one, and a new process to where the thread is that starts it.
+        """
+        if self._cpus is not None:
+            os.sched_setaffinity(0, self._cpus)
         return self._lane.evaluate(request, on_phase)
 
     def close(self) -> None:
         """Kill what runs."""
         self._lane.close()
+
+
+@contextmanager
+def _gpus(
+    device: Device, folder: Path, *, wanted: int, wait_s: float = 0.0
+) -> Iterator[tuple[str | None, ...]]:
+    """UUIDs of at most `wanted` GPUs, locked meanwhile; (None,) on a CPU."""
+    if device.torch_device != "cuda":
+        yield (None,)
+        return
+    locks, busy = take_free(folder, device.gpus, wanted=wanted, wait_s=wait_s)
+    with contextlib.ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(lock)
+        for other in busy:
+            _log.warning("left out: %s", other)
+        yield tuple(lock.uuid for lock in locks)
 
 
 @contextmanager

@@ -163,10 +163,11 @@ def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
     if run.finished():
         print("every task is finished: nothing is started", file=sys.stderr)
         return Follower(run).conclude()
-    gpus = tuple(range(len(device.gpus))) if device is not None else ()
+    gpus = device.gpus if device is not None else ()
     follower = Follower(run)
     run.mailbox.reopen()
-    keeper = processes.LocalJobs(run, LocalLauncher(run.dir, gpus=gpus), _plan(run, tape, gpus))
+    launcher = LocalLauncher(run.dir, gpus=range(len(gpus)))
+    keeper = processes.LocalJobs(run, launcher, _plan(run, tape, gpus))
     code = _follow(run, follower, keeper)
     return code or follower.conclude()
 
@@ -192,7 +193,7 @@ def _follow(run: Run, follower: Follower, keeper: processes.LocalJobs) -> int:
     return 0
 
 
-def _plan(run: Run, tape: Tape, gpus: tuple[int, ...] = ()) -> processes.Plan:
+def _plan(run: Run, tape: Tape, gpus: tuple[str, ...] = ()) -> processes.Plan:
     lib = pack_code(run.dir)
     ids = [task.id for task in run.tasks]
     return plan_jobs(

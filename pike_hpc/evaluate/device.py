@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pike_hpc.records import UsageError
@@ -37,7 +38,8 @@ def detect(wanted: str = "auto", *, visible: str | None = None) -> Device:
 
     Args:
         wanted: what the workflow or the command line says.
-        visible: CUDA_VISIBLE_DEVICES of the environment; empty means no GPU may be used.
+        visible: CUDA_VISIBLE_DEVICES of the environment: which GPUs may be used, as indices or
+            UUIDs; empty means none.
 
     Raises:
         UsageError: a GPU was asked for and there is none, or torch cannot use it.
@@ -81,7 +83,19 @@ def image_digest() -> str:
 
 
 def _gpus(visible: str | None) -> tuple[list[tuple[str, str, str]], str]:
-    """(name, uuid, driver) of each GPU; or none and the reason."""
+    """(name, uuid, driver) of each GPU that may be used; or none and the reason."""
+    gpus, why_not = _listed()
+    if visible is None or not gpus:
+        return gpus, why_not
+    if not visible.strip():
+        return [], "CUDA_VISIBLE_DEVICES is empty"
+    allowed = visible_among([uuid for _, uuid, _ in gpus], visible)
+    chosen = [gpu for uuid in allowed for gpu in gpus if gpu[1] == uuid]
+    return chosen, "" if chosen else f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU here"
+
+
+def _listed() -> tuple[list[tuple[str, str, str]], str]:
+    """(name, uuid, driver) of each GPU here that torch can use; or none and the reason."""
     if not shutil.which("nvidia-smi"):
         return [], "no NVIDIA driver: nvidia-smi is not on PATH"
     try:
@@ -95,6 +109,21 @@ def _gpus(visible: str | None) -> tuple[list[tuple[str, str, str]], str]:
     version = torch_version() or ""
     if "+cpu" in version:
         return [], f"torch {version} was built without CUDA, so the {gpus[0][0]} is left idle"
-    if visible is not None and not visible.strip():
-        return [], "CUDA_VISIBLE_DEVICES is empty"
     return gpus, ""
+
+
+def visible_among(uuids: Sequence[str], visible: str) -> tuple[str, ...]:
+    """Those of a machine's GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    As CUDA reads it: indices or beginnings of UUIDs, and nothing after the first that is neither.
+    """
+    chosen: list[str] = []
+    for word in (each.strip() for each in visible.split(",")):
+        if word.isascii() and word.isdecimal():
+            found = list(uuids[int(word) : int(word) + 1]) if len(word) < 6 else []
+        else:
+            found = [uuid for uuid in uuids if word.startswith("GPU-") and uuid.startswith(word)]
+        if len(found) != 1:
+            break
+        chosen += [uuid for uuid in found if uuid not in chosen]
+    return tuple(chosen)

@@ -7,7 +7,7 @@ wrapped as submitit's CommandFunction, so that no pickled object of ours outlive
 from pike_hpc.launch.code import pack_code
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run
-from pike_hpc.launch.plan import plan_jobs, slurm_parameters
+from pike_hpc.launch.plan import expected_lanes, plan_jobs, slurm_parameters
 
 __all__ = [
     "Job",
@@ -16,6 +16,7 @@ __all__ = [
     "LocalLauncher",
     "SlurmLauncher",
     "dry_run",
+    "expected_lanes",
     "pack_code",
     "plan_jobs",
     "read_jobs",

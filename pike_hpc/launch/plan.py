@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pike_hpc.config import Resolved
 from pike_hpc.launch.jobs import Job
+
+_GRES_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:([0-9]+)")
+"""The number in gres strings: gpu:4, gpu:A40:2."""
 
 _CHECKPOINT_S = 120
 """Seconds before walltime at which Slurm signals a worker to drain."""
@@ -21,7 +25,7 @@ def plan_jobs(
     python: str,
     lib: Path,
     python_path: str = "",
-    gpus: Sequence[int] = (),
+    gpus: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
     """(workers, agents) of a run.
@@ -33,7 +37,8 @@ def plan_jobs(
         python: the interpreter of the jobs.
         lib: the folder with the run's own code.
         python_path: the submitter's PYTHONPATH, kept behind it.
-        gpus: indices of this machine's GPUs to share among local workers.
+        gpus: UUIDs of this machine's GPUs. One local worker drives them all, whatever
+            workers.count says: it has a lane on each, and a GPU takes one process only.
         arguments: added to every command line.
     """
     # -P: the folder a job starts in, often a clone, must not shadow the run's own code.
@@ -42,15 +47,16 @@ def plan_jobs(
     env = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     keys = tuple(sorted({m.key_env for m in resolved.workflow.models.values() if m.key_env}))
     local = resolved.site.scheduler == "local"
+    count = 1 if gpus else resolved.workflow.workers.count
     workers = tuple(
         Job(
             kind="worker",
             name=f"pike-worker-{n}",
             argv=(*start, "worker", str(run_dir), *arguments),
-            env=env | ({"CUDA_VISIBLE_DEVICES": str(gpus[n % len(gpus)])} if gpus else {}),
+            env=env | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             unset=keys,
         )
-        for n in range(resolved.workflow.workers.count)
+        for n in range(count)
     )
     per_job = len(task_ids) if local else resolved.site.agent.tasks_per_job
     agents = tuple(
@@ -63,6 +69,20 @@ def plan_jobs(
         for n, chunk in enumerate(_chunks(task_ids, max(per_job, 1)))
     )
     return workers, agents
+
+
+def expected_lanes(resolved: Resolved, gpus_here: int) -> int:
+    """How many requests the workers of a run can judge at the same time.
+
+    Args:
+        resolved: the configuration.
+        gpus_here: this machine's GPUs of the run's device kind; counts where workers are local.
+    """
+    count, job = resolved.workflow.workers.count, resolved.site.worker_job
+    if resolved.site.scheduler == "local":
+        return gpus_here or count
+    asked = _GRES_GPUS.search(job.gres or "")
+    return count * max(int(asked[1]) if asked else job.gpus, 1)
 
 
 def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]:

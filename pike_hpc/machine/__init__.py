@@ -1,8 +1,9 @@
-"""What this machine's kernel says: processes that run, mounts, files on disk, free memory.
+"""What this machine's kernel says: processes, mounts, files on disk, free memory, CPU cores.
 
 Standard library only. Knows nothing of runs: journal, mailbox and their locks ask it.
 """
 
+from pike_hpc.machine.cores import divide_cpus, physical_cores
 from pike_hpc.machine.folder import sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
@@ -13,8 +14,10 @@ __all__ = [
     "Mount",
     "available_memory_bytes",
     "boot_id",
+    "divide_cpus",
     "mount_of",
     "mount_table",
+    "physical_cores",
     "pid_namespace",
     "runs",
     "start_ticks",

@@ -1,8 +1,9 @@
-"""A worker: claim one request, have it judged, commit, again; until there is a reason to leave.
+"""A worker: claim a request for each idle judge, have it judged, commit, again; until it leaves.
 
-Stateless: whatever moment it is killed at, its claim returns to the queue by the janitor of
-another. It never dies of a candidate, of a failing judge or of a full disk. Knows nothing of
-torch, of searches, or of how the judge does it.
+One process, one heartbeat and one look into the mailbox for all judges of a node. Stateless:
+whatever moment it is killed at, its claims return to the queue by the janitor of another. It
+never dies of a candidate, of a failing judge or of a full disk, and one judge's trouble does not
+stop the others. Knows nothing of torch, of searches, or of how the judges do it.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 
 from pike_hpc.mailbox import Claim, Mailbox, WorkerBeat, alive_here, host_name, start_token
 from pike_hpc.records import TryAgainLater
 from pike_hpc.worker.judge import Judge, judge_error
-from pike_hpc.worker.judge_thread import Judged, JudgeThread
+from pike_hpc.worker.judge_thread import Judged
 from pike_hpc.worker.options import WorkerOptions
 from pike_hpc.worker.pace import Backoff, Durations
+from pike_hpc.worker.seats import Seat, assign, close_all, describe
 from pike_hpc.worker.stop import Stop, stop_on_signals
 
 _log = logging.getLogger(__name__)
@@ -27,12 +29,12 @@ _log = logging.getLogger(__name__)
 _TICK_S = 0.2
 """Longest sleep while judging; the end of an evaluation and signals wake it earlier."""
 _CLOSE_S = 5.0
-"""Patience with a judge that was told to close."""
+"""Patience with judges that were told to close."""
 
 
 def run_worker(
     mailbox: Mailbox,
-    judge: Judge,
+    judges: Sequence[Judge],
     options: WorkerOptions,
     *,
     stop: Stop | None = None,
@@ -40,14 +42,18 @@ def run_worker(
     wall: Callable[[], float] = time.time,
     rng: random.Random | None = None,
 ) -> int:
-    """Work until there is a reason to leave; closes the judge.
+    """Work until there is a reason to leave; closes the judges.
 
-    Without `stop`, SIGTERM, SIGINT and SIGUSR2 are taken over meanwhile (main thread only).
-    Returns 0 for leaving by plan (mailbox closed, idle, signal, walltime), 75 when a result
-    could not be committed before it had to leave (its request is judged again).
+    `judges`, one a lane, judge at the same time, each one request at a time; all of one kind of
+    device. Without `stop`, SIGTERM, SIGINT and SIGUSR2 are taken over meanwhile (main thread
+    only). Returns 0 for leaving by plan (mailbox closed, idle, signal, walltime), 75 when a
+    result could not be committed before it had to leave (its request is judged again).
+
+    Raises:
+        ValueError: no judge, or judges of several kinds of device.
     """
     with nullcontext(stop) if stop else stop_on_signals() as stopping:
-        worker = _Worker(mailbox, judge, options, stopping, clock, wall, rng or random.Random())
+        worker = _Worker(mailbox, judges, options, stopping, clock, wall, rng or random.Random())
         return worker.run()
 
 
@@ -55,7 +61,7 @@ class _Worker:
     def __init__(
         self,
         mailbox: Mailbox,
-        judge: Judge,
+        judges: Sequence[Judge],
         options: WorkerOptions,
         stop: Stop,
         clock: Callable[[], float],
@@ -64,19 +70,21 @@ class _Worker:
     ) -> None:
         self._mailbox, self._options, self._stop = mailbox, options, stop
         self._clock, self._wall, self._rng = clock, wall, rng
-        self._device_kind = judge.device_kind
-        self._thread = JudgeThread(judge, stop.ring)
+        kinds = frozenset(judge.device_kind for judge in judges)
+        if len(kinds) != 1:
+            raise ValueError(f"a worker's judges are of one kind of device, not {sorted(kinds)}")
+        self._kinds = kinds
+        self._seats = [Seat(judge, stop.ring, rng) for judge in judges]
         self._durations = Durations(options.expected_s)
         self._polling = Backoff(options.poll_min_s, options.poll_max_s, rng)
-        self._failing = Backoff(0.5, 30.0, rng)
         self._retrying = Backoff(0.1, 10.0, rng)
         self._host, self._start_token = host_name(), start_token()
         self._started_at = wall()
         self._busy_at = clock()
         self._stop_seen_at: float | None = None
-        self._next_beat_at = self._next_janitor_at = clock()
+        self._next_claim_at = self._next_beat_at = self._next_janitor_at = clock()
         self._counter = self._judged = 0
-        self._claim: Claim | None = None
+        self._leaving = False
         self._exit_code = 0
 
     def run(self) -> int:
@@ -84,67 +92,117 @@ class _Worker:
         try:
             while (reason := self._reason_to_leave()) is None:
                 self._tend()
-                claim = self._next_claim()
-                if claim is not None:
-                    self._serve(claim)
-                    self._busy_at = self._clock()
+                self._hand_out()
+                self._stop.wait(self._pause_s())
+                self._collect()
             _log.info("worker %s leaves: %s", self._options.worker_id, reason)
+            self._drain()
         finally:
-            self._thread.close(_CLOSE_S)
+            close_all(self._seats, _CLOSE_S)
         # With a claim left behind the beat stays: by it a janitor sees at once that we are dead.
         if self._exit_code == 0:
             with suppress(TryAgainLater):
                 self._mailbox.retire(self._options.worker_id)
         return self._exit_code
 
+    @property
+    def _busy(self) -> list[Seat]:
+        return [seat for seat in self._seats if seat.claim is not None]
+
     def _reason_to_leave(self) -> str | None:
-        if self._stop.reason is not None:
-            return self._stop.reason
+        now = self._clock()
+        if self._stop.reason is not None or self._walltime_left_s() <= 0:
+            return self._stop.reason or "the walltime is over"
+        if len(self._busy) == len(self._seats):
+            self._busy_at = now
+            return None  # nothing could be claimed, so there is no need to ask
+        if self._busy or any(seat.rests_until > now for seat in self._seats):
+            self._busy_at = now
         if self._mailbox.closed():
             return "the run is finished"
-        idle_s, limit_s = self._clock() - self._busy_at, self._options.max_idle_s
+        idle_s, limit_s = now - self._busy_at, self._options.max_idle_s
         if limit_s is not None and idle_s > limit_s:
             return f"nothing to do for {idle_s:.0f} s"
-        if self._walltime_left_s() < self._durations.p95_s():
-            return "the next evaluation may not fit into the walltime left"
-        return None
+        fits = self._walltime_left_s() >= self._durations.p95_s()
+        return None if fits else "the next evaluation may not fit into the walltime left"
 
     def _walltime_left_s(self) -> float:
         if self._options.walltime_end is None:
             return float("inf")
         return self._options.walltime_end - self._options.walltime_margin_s - self._wall()
 
-    def _next_claim(self) -> Claim | None:
+    def _hand_out(self) -> None:
+        """Claim for the seats that are free, and start."""
+        now = self._clock()
+        free = [seat for seat in self._seats if seat.is_free(now)]
+        if not free or now < self._next_claim_at:
+            return
         try:
-            kinds = frozenset({self._device_kind})
-            claims = self._mailbox.claim(self._options.worker_id, kinds, 1)
+            claims = self._mailbox.claim(self._options.worker_id, self._kinds, len(free))
         except TryAgainLater as error:
             _log.warning("%s", error)
-            self._stop.wait(self._retrying.pause_s())
-            return None
+            self._next_claim_at = now + self._retrying.pause_s()
+            return
         if not claims:
-            self._stop.wait(self._polling.pause_s())
-            return None
+            self._next_claim_at = now + self._polling.pause_s()
+            return
         self._polling.reset()
         self._retrying.reset()
-        return claims[0]
+        places = assign([c.request.task.digest for c in claims], [seat.warm for seat in free])
+        for claim, place in zip(claims, places, strict=True):
+            self._start(claim, free[place])
+        self._tend()
 
-    def _serve(self, claim: Claim) -> None:
-        if not self._persist(lambda: self._mailbox.judging(claim)):
+    def _start(self, claim: Claim, seat: Seat) -> None:
+        if self._stop.reason is not None:
+            self._release(claim)
             return
-        began_at = self._clock()
-        self._claim = claim
-        self._next_beat_at = began_at
-        self._thread.start(claim.request)
-        while (judged := self._thread.take()) is None:
-            self._tend()
+        begun = self._persist(lambda: self._mailbox.judging(claim))
+        if begun is None:
+            self._release(claim)
+        elif begun:
+            seat.start(claim, self._clock())
+            self._next_beat_at = self._clock()
+
+    def _pause_s(self) -> float:
+        """How long nothing has to be done; signals and ends of evaluations ring earlier."""
+        now = self._clock()
+        until = [now + _TICK_S]
+        idle = [seat for seat in self._seats if seat.claim is None]
+        if idle:
+            ready_at = min(seat.rests_until for seat in idle)
+            until.append(max(ready_at, self._next_claim_at))
+        return max(0.0, min(until) - now)
+
+    def _collect(self) -> None:
+        """Commit what has been judged."""
+        for seat in self._busy:
+            judged = seat.take()
+            if judged is not None and seat.claim is not None:
+                self._durations.add(self._clock() - seat.began_at)
+                self._deliver(seat.claim, judged)
+                seat.settle(judged, self._clock())
+                self._next_claim_at = self._busy_at = self._clock()
+
+    def _drain(self) -> None:
+        """Let what is in hand end in its time, and give back what does not."""
+        self._leaving = True
+        self._next_beat_at = self._clock()
+        while self._busy:
+            self._collect()
             if self._out_of_time():
-                self._hand_back(claim)
-                return
-            self._stop.wait(_TICK_S)
-        self._durations.add(self._clock() - began_at)
-        self._deliver(claim, judged)
-        self._claim = None
+                break
+            self._tend()
+            if self._busy:
+                self._stop.wait(_TICK_S)
+        if not self._busy:
+            return
+        # Leaving is no fault of the candidates: their judges are killed, the requests released.
+        close_all(self._seats, _CLOSE_S)
+        for seat in self._busy:
+            if seat.claim is not None:
+                self._release(seat.claim)
+                seat.claim = None
 
     def _out_of_time(self) -> bool:
         """Whether what is in flight must be given up now."""
@@ -158,9 +216,7 @@ class _Worker:
             self._next_beat_at = self._stop_seen_at
         return self._stop.hurried or (self._clock() - self._stop_seen_at >= self._options.drain_s)
 
-    def _hand_back(self, claim: Claim) -> None:
-        """Kill the evaluation and release its request: leaving is no fault of the candidate."""
-        self._thread.close(_CLOSE_S)
+    def _release(self, claim: Claim) -> None:
         try:
             self._mailbox.release(claim)
         except TryAgainLater as error:
@@ -178,17 +234,6 @@ class _Worker:
             return
         self._judged += 1
         _log.info("%s %s: %s", claim.request.request_id, result.status, result.message)
-        if not judged.judge_failed:
-            self._failing.reset()
-            return
-        # A broken lane must not eat the queue: leave the rest to healthy workers for a while.
-        self._rest(self._failing.pause_s())
-
-    def _rest(self, pause_s: float) -> None:
-        until = self._clock() + pause_s
-        while self._stop.reason is None and self._clock() < until and not self._mailbox.closed():
-            self._tend()
-            self._stop.wait(min(_TICK_S, until - self._clock()))
 
     def _persist(self, call: Callable[[], bool]) -> bool | None:
         """Repeat a call while the disk is full; None when there is no more time for that."""
@@ -220,17 +265,19 @@ class _Worker:
 
     def _beat(self) -> WorkerBeat:
         self._counter += 1
-        busy = "judging" if self._claim else "idle"
+        oldest = min(self._busy, key=lambda seat: seat.began_at, default=None)
+        held = oldest.claim if oldest is not None else None
+        draining = self._leaving or self._stop.reason is not None
         return WorkerBeat(
             worker_id=self._options.worker_id,
             host=self._host,
             pid=os.getpid(),
             start_token=self._start_token,
             counter=self._counter,
-            state="draining" if self._stop.reason else busy,
-            request_id=self._claim.request.request_id if self._claim else None,
-            phase=self._thread.phase if self._claim else "",
-            device_kind=self._device_kind,
+            state="draining" if draining else "judging" if held else "idle",
+            request_id=held.request.request_id if held else None,
+            phase=describe(self._seats),
+            device_kind=next(iter(self._kinds)),
             judged=self._judged,
             started_at=self._started_at,
             walltime_end=self._options.walltime_end,

@@ -28,7 +28,7 @@ from pike_hpc.mailbox import FileMailbox
 from pike_hpc.worker import SimulatedJudge, WorkerOptions, run_worker
 root, latency_s, drain_s = sys.argv[1:]
 options = WorkerOptions(worker_id="same", max_idle_s=1, drain_s=float(drain_s), heartbeat_s=0.2)
-sys.exit(run_worker(FileMailbox(Path(root)), SimulatedJudge("cpu", latency_s=float(latency_s)),
+sys.exit(run_worker(FileMailbox(Path(root)), [SimulatedJudge("cpu", latency_s=float(latency_s))],
                     options))
 """
 
@@ -82,7 +82,7 @@ def test_all_work_is_done_then_the_worker_leaves_when_idle():
     requests = [request(i) for i in range(30)]
     for one in requests:
         mailbox.put(one)
-    assert run_worker(mailbox, judge, options(), stop=Stop(), rng=random.Random(0)) == 0
+    assert run_worker(mailbox, [judge], options(), stop=Stop(), rng=random.Random(0)) == 0
     assert mailbox.counts() == QueueCounts(new=0, claimed=0, done=30, dead=0)
     assert mailbox.workers() == ()
 
@@ -91,7 +91,7 @@ def test_a_closed_mailbox_sends_the_worker_home_though_requests_wait():
     mailbox, judge = MemoryMailbox(), ScriptedJudge(lambda r: pytest.fail("judged"))
     mailbox.put(request(1))
     mailbox.close()
-    assert run_worker(mailbox, judge, options(max_idle_s=None), stop=Stop()) == 0
+    assert run_worker(mailbox, [judge], options(max_idle_s=None), stop=Stop()) == 0
     assert judge.closed == 1
     assert mailbox.counts().new == 1
 
@@ -101,11 +101,11 @@ def test_no_evaluation_is_begun_that_may_not_fit_into_the_walltime():
     mailbox.put(request(1))
     late = options(max_idle_s=None, walltime_end=1000.0, expected_s=60.0, walltime_margin_s=10.0)
     judge = ScriptedJudge(lambda r: pytest.fail("judged"))
-    assert run_worker(mailbox, judge, late, stop=Stop(), wall=lambda: 931.0) == 0
+    assert run_worker(mailbox, [judge], late, stop=Stop(), wall=lambda: 931.0) == 0
     assert mailbox.counts().new == 1
     judge = SimulatedJudge("cpu")
     early = options(walltime_end=1000.0, expected_s=60.0, walltime_margin_s=10.0)
-    assert run_worker(mailbox, judge, early, stop=Stop(), wall=lambda: 929.0) == 0
+    assert run_worker(mailbox, [judge], early, stop=Stop(), wall=lambda: 929.0) == 0
     assert mailbox.counts().done == 1
 
 
@@ -123,7 +123,7 @@ def test_a_failing_judge_is_a_result_and_the_worker_goes_on():
     for i in range(4):
         mailbox.put(request(i))
         ids.append(request(i).request_id)
-    assert run_worker(mailbox, ScriptedJudge(judge), options(), stop=Stop()) == 0
+    assert run_worker(mailbox, [ScriptedJudge(judge)], options(), stop=Stop()) == 0
     results = [mailbox.results(ids)[i] for i in ids]
     assert [r.status for r in results[:2]] == [EvalStatus.JUDGE_ERROR] * 2
     assert "SystemExit: lane broken" in results[0].message
@@ -138,7 +138,7 @@ def test_a_verdict_that_can_not_be_written_becomes_a_judge_error(tmp_path):
     def judge(one: EvalRequest) -> EvalResult:
         return EvalResult(key=one.key, status=EvalStatus.TIMEOUT, lane_s=float("nan"))
 
-    assert run_worker(mailbox, ScriptedJudge(judge), options(), stop=Stop()) == 0
+    assert run_worker(mailbox, [ScriptedJudge(judge)], options(), stop=Stop()) == 0
     (result,) = mailbox.results([request(1).request_id]).values()
     assert result.status is EvalStatus.JUDGE_ERROR
     assert "can't be written" in result.message
@@ -165,7 +165,7 @@ def test_a_result_is_kept_while_the_disk_is_full(tmp_path):
     mailbox = FileMailbox(tmp_path, files=files)
     mailbox.put(request(1))
     files.full = True
-    assert run_worker(mailbox, SimulatedJudge("cpu"), options(), stop=Stop()) == 0
+    assert run_worker(mailbox, [SimulatedJudge("cpu")], options(), stop=Stop()) == 0
     assert files.refused == 3
     assert mailbox.counts() == QueueCounts(new=0, claimed=0, done=1, dead=0)
 
@@ -181,7 +181,7 @@ def test_a_disk_that_stays_full_ends_in_try_again_later(tmp_path):
         return EvalResult(key=one.key, status=EvalStatus.TIMEOUT)
 
     late = options(drain_s=0.3)
-    assert run_worker(mailbox, ScriptedJudge(judge), late, stop=stop) == 75
+    assert run_worker(mailbox, [ScriptedJudge(judge)], late, stop=stop) == 75
     assert mailbox.counts().claimed == 1
     assert mailbox.requeue_lost(stale_s=1e9, is_alive=lambda b: False) == 1
 
@@ -196,7 +196,7 @@ def test_a_judge_that_ignores_its_closing_does_not_keep_the_worker():
         return EvalResult(key=one.key, status=EvalStatus.TIMEOUT)
 
     mailbox.put(request(1))
-    assert run_worker(mailbox, ScriptedJudge(judge), options(drain_s=99), stop=stop) == 0
+    assert run_worker(mailbox, [ScriptedJudge(judge)], options(drain_s=99), stop=stop) == 0
     assert mailbox.counts() == QueueCounts(new=1, claimed=0, done=0, dead=0)
     never.set()
 

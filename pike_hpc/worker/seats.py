@@ -1,0 +1,131 @@
+"""The judges of one worker, side by side: each with its thread, its claim and its troubles.
+
+A judge keeps the tasks that it judged last warm, so a request goes to the seat that knows its
+task where one is free. Knows nothing of mailboxes or signals.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from pike_hpc.mailbox import Claim
+from pike_hpc.worker.judge import Judge
+from pike_hpc.worker.judge_thread import Judged, JudgeThread
+from pike_hpc.worker.pace import Backoff
+
+_log = logging.getLogger(__name__)
+
+_WARM_TASKS = 2
+"""As many as a judge keeps warm (WARM_TASKS of evaluate.judge)."""
+
+
+class Seat:
+    """One judge and what it has in hand."""
+
+    def __init__(self, judge: Judge, ring: Callable[[], None], rng: random.Random) -> None:
+        self._thread = JudgeThread(judge, ring)
+        self._failing = Backoff(0.5, 30.0, rng)
+        self._warm: deque[str] = deque(maxlen=_WARM_TASKS)
+        self.claim: Claim | None = None
+        self.began_at = 0.0
+        self.rests_until = float("-inf")
+        self._closed = False
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Digests of the tasks judged last, the latest at the end."""
+        return tuple(self._warm)
+
+    @property
+    def phase(self) -> str:
+        """How far the evaluation in hand has come."""
+        return self._thread.phase if self.claim is not None else ""
+
+    def is_free(self, now: float) -> bool:
+        """Whether it may be given work."""
+        return self.claim is None and now >= self.rests_until
+
+    def start(self, claim: Claim, now: float) -> None:
+        """Begin an evaluation."""
+        task = claim.request.task.digest
+        if task in self._warm:
+            self._warm.remove(task)
+        self._warm.append(task)
+        self.claim, self.began_at = claim, now
+        self._thread.start(claim.request)
+
+    def take(self) -> Judged | None:
+        """The outcome once there is one; the claim stays in hand until it is delivered."""
+        return self._thread.take()
+
+    def settle(self, judged: Judged, now: float) -> None:
+        """The outcome is delivered. After a failure of the judge itself it rests for a while."""
+        self.claim = None
+        if judged.judge_failed:
+            # A broken lane must not eat the queue: leave it to the healthy.
+            self.rests_until = now + self._failing.pause_s()
+        else:
+            self._failing.reset()
+
+    def close(self, patience_s: float) -> None:
+        """End what runs and let the judge go; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._thread.close(patience_s)
+
+
+def assign(tasks: Sequence[str], warm: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Which free seat gets each request: one index of `warm` a task, no index twice.
+
+    Args:
+        tasks: digest of each request's task; at most as many as seats.
+        warm: of each free seat the tasks it has warm, the latest at the end.
+
+    A seat with the task warm is preferred, the more recent the better; what is left goes to
+    seats with nothing warm first, so that warm ones keep for their own.
+    """
+    free = list(range(len(warm)))
+    chosen: dict[int, int] = {}
+    for number, task in enumerate(tasks):
+        knowing = [seat for seat in free if task in warm[seat]]
+        if knowing:
+            seat = max(knowing, key=lambda s: (list(warm[s]).index(task) - len(warm[s]), -s))
+            chosen[number] = seat
+            free.remove(seat)
+    free.sort(key=lambda s: (len(warm[s]), s))
+    for number in range(len(tasks)):
+        if number not in chosen:
+            chosen[number] = free.pop(0)
+    return tuple(chosen[number] for number in range(len(tasks)))
+
+
+def close_all(seats: Sequence[Seat], patience_s: float) -> None:
+    """Close seats at once, and wait for all of them at most `patience_s` together."""
+
+    def close(seat: Seat) -> None:
+        try:
+            seat.close(patience_s)
+        except Exception:
+            _log.exception("a judge could not be closed")
+
+    closers = [threading.Thread(target=close, args=(seat,), daemon=True) for seat in seats]
+    for closer in closers:
+        closer.start()
+    end = time.monotonic() + patience_s + 1.0
+    for closer in closers:
+        closer.join(max(0.0, end - time.monotonic()))
+
+
+def describe(seats: Sequence[Seat]) -> str:
+    """What is under way, for people: `timing`, or of several lanes `3/4 lanes: build, 2 timing`."""
+    busy = [seat for seat in seats if seat.claim is not None]
+    if len(seats) == 1 or not busy:
+        return busy[0].phase if busy else ""
+    counts = sorted(Counter(seat.phase for seat in busy).items())
+    phases = (phase if count == 1 else f"{count} {phase}" for phase, count in counts)
+    return f"{len(busy)}/{len(seats)} lanes: {', '.join(phases)}"
