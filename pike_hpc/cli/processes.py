@@ -140,8 +140,13 @@ class LocalJobs:
 
 def is_starting(run_dir: Path, kind: str) -> bool:
     """Whether a job of this kind was started here just now and its process still lives."""
+    return _just_started(run_dir, kind) > 0
+
+
+def _just_started(run_dir: Path, kind: str) -> int:
+    """How many jobs of this kind were started here just now and still live."""
     since = time.time() - _START_S
-    return any(
+    return sum(
         job.kind == kind
         and job.launcher == "local"
         and job.host == socket.gethostname()
@@ -151,8 +156,20 @@ def is_starting(run_dir: Path, kind: str) -> bool:
     )
 
 
+def _has_unshown(run: Run) -> bool:
+    """Whether a job lives that was started just now and can't be found by `pids_of` yet."""
+    workers = sum(bool(alive_here(seen.beat)) for seen in run.mailbox.workers())
+    if _just_started(run.dir, "worker") > workers:
+        return True
+    return is_starting(run.dir, "agent") and not agents_of(run)
+
+
 def stop(run: Run) -> int:
-    """Ask every process of the run on this machine to leave, then kill; how many there were."""
+    """Ask every process of the run on this machine to leave, then kill; how many there were.
+
+    One that is just starting is waited for: nobody could stop it later.
+    """
+    wait_for(lambda: not _has_unshown(run), _START_S)
     pids = pids_of(run)
     for pid in pids:
         _signal(pid, signal.SIGTERM)

@@ -1,12 +1,15 @@
 """What a follower starts, and when: nothing twice, and no worker that nobody needs."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
 
-from pike_hpc.cli.processes import LocalJobs
+from pike_hpc.cli.processes import LocalJobs, stop
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
@@ -136,3 +139,31 @@ def test_a_worker_that_says_why_it_cannot_work_is_not_started_again(run, capsys)
     said = capsys.readouterr().err
     assert "Read-only file system\n  where: /tmp/pike-1" in said
     assert "submitit" not in said
+
+
+LATE = """
+import os, sys, time
+from pathlib import Path
+from pike_hpc.mailbox import FileMailbox, WorkerBeat, host_name, start_token
+print("started", flush=True)
+sys.stdin.readline()
+time.sleep(1)  # it imports, tries its sandbox
+beat = WorkerBeat(worker_id="late", host=host_name(), pid=os.getpid(), start_token=start_token(),
+                  counter=1, state="idle", device_kind="cpu", started_at=0.0)
+FileMailbox(Path(sys.argv[1])).beat(beat)
+time.sleep(60)
+"""
+
+
+def test_a_worker_that_is_just_starting_is_stopped_too(run):
+    argv = [sys.executable, "-c", LATE, str(run.mailbox.root)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as late:
+        try:
+            assert late.stdout.readline() == "started\n"
+            append_jobs(run.dir, (record("worker", late.pid),))
+            late.stdin.write("go on\n")
+            late.stdin.flush()
+            assert stop(run) == 1
+            assert late.wait(10) == -signal.SIGTERM
+        finally:
+            late.kill()
