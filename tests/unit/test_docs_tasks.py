@@ -47,6 +47,15 @@ def test_the_page_holds_the_measured_table(path):
     assert table in (DOCS / "tasks.md").read_text("utf-8"), again
 
 
+def test_most_tasks_of_the_suites_are_admitted_on_a_gpu():
+    document = json.loads((DOCS / "tasks-nvidia-h200.json").read_text("utf-8"))
+    own = {row["task"] for row in document["tasks"] if row["admitted"]}
+    for suite, least in (("level0", 5), ("level3-pike", 28), ("level5", 12)):
+        assert sum(key.startswith(f"{suite}/") for key in own) >= least
+    refused = [row for row in document["tasks"] if not row["admitted"]]
+    assert all(row["reason"] for row in refused)
+
+
 def test_what_is_stale_is_noticed():
     rows = [{"task": t.key, "task_digest": t.digest} for t in choose(None).tasks]
     good = {"complete": True, "code_digest": code_digest(), "tasks": rows}
