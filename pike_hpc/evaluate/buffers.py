@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import weakref
 
 _F_ADD_SEALS = 1033
 _F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE, _F_SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
@@ -32,14 +33,15 @@ class SharedBuffer:
         seals = _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL
         seals |= _F_SEAL_FUTURE_WRITE if ours_alone else 0
         fcntl.fcntl(self.fd, _F_ADD_SEALS, seals)
-        self.bytes = memoryview(self.map)
         self.size_bytes = size_bytes
+        self._closing = weakref.finalize(self, os.close, self.fd)
 
     def close(self) -> None:
-        """Let go of the descriptor; the mapping goes with the last tensor over it."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Let go of the descriptor; the mapping goes with the last tensor over it.
+
+        Done by itself when nobody holds the buffer any more. Can be called again.
+        """
+        self._closing()
 
 
 def sealed_file(name: str, content: bytes) -> int:

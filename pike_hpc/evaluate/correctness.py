@@ -30,6 +30,8 @@ LOCAL_ELEMENTS, LOCAL_K = 64, 10.0
 channel or a corrupted tile hides in the RMS of a large output (one tile of 64 x 64 in 4096 x 4096
 is 1.6 %). A stretch that is larger than the signal is measured by its own size."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
+UNEQUAL = 1e-3
+"""Part of an integer output (such as an argmax) that may differ between two float32 programs."""
 PIECE = {"cpu": 1 << 18, "cuda": 1 << 22}
 """Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
 MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (2 * K)
@@ -76,7 +78,7 @@ def rms_difference(a: Tensor, b: Tensor | None) -> float:
 
 def real(values: Tensor) -> Tensor:
     """Complex numbers as pairs."""
-    return values.view(values.real.dtype) if values.is_complex() else values
+    return values.reshape(-1).view(values.real.dtype) if values.is_complex() else values
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -167,6 +169,11 @@ def tier_of(errors: Sequence[float], scales: Sequence[LeafScale]) -> Tier | None
         ):
             return tier
     return None
+
+
+def unequal(answer: Tensor, truth: Tensor) -> float:
+    """The part of the elements of a whole-number output that differ."""
+    return float((answer != truth).double().mean()) if answer.numel() else 0.0
 
 
 def allclose(answer: Tensor, reference: Tensor, tolerance: float) -> bool:

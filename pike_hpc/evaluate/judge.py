@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import socket
+import sys
 import time
 import traceback
 from dataclasses import replace
@@ -21,12 +22,14 @@ from typing import Any
 import torch
 
 from pike_hpc.evaluate.admission import Admission
-from pike_hpc.evaluate.judge_bench import Bench, Unfit
+from pike_hpc.evaluate.judge_admission import Yardstick
+from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
+from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_memory import best_place
-from pike_hpc.evaluate.judge_truth import Secrets, WeightsBy
+from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.screen import printable
@@ -64,7 +67,7 @@ class Judge:
         self._place, why = best_place(device)
         self._environment = replace(environment(device), buffers=self._place.value)
         if why:
-            print(f"inputs and outputs go through host memory: {why}")  # noqa: T201 - to the log
+            sys.stderr.write(f"inputs and outputs go through host memory: {why}\n")
 
     def evaluate(self, request: EvalRequest) -> EvalResult:
         """The result for one candidate; only a broken lane raises."""
@@ -91,7 +94,9 @@ class Judge:
             bench = self._bench(task)
             if small_only and (why := bench.too_large()):
                 return Admission(task_digest=task.digest, admitted=None, reason=why)
-            return bench.truth(WeightsBy.STATE)[1].admission
+            admission = self._truth(bench, WeightsBy.STATE)[1].admission
+            bench.release()
+            return admission
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
             self._forget(task)
@@ -130,7 +135,7 @@ class Judge:
         by: WeightsBy,
         outcome: Outcome,
     ) -> None:
-        truth, yardstick = bench.truth(by)
+        truth, yardstick = self._truth(bench, by)
         if not yardstick.admission.admitted:
             reason = yardstick.admission.reason
             if by is WeightsBy.STATE:
@@ -143,9 +148,12 @@ class Judge:
             return
         # Labels of an evaluation's seeds are fresh random bytes: no seed is ever drawn twice.
         secrets = Secrets(os.urandom(32))
-        exam = bench.exam(by, secrets)
-        reference = bench.reference(by, secrets)
-        bench.demand_room()
+        try:
+            exam, reference = self._prepare(bench, by, secrets)
+        except Shortage:
+            if not self._evict_all_but(bench):
+                raise
+            exam, reference = self._prepare(bench, by, secrets)
         examiner = Examiner(request, truth, exam, link, outcome)
         try:
             if by is WeightsBy.STATE:
@@ -169,6 +177,30 @@ class Judge:
                 said = printable(tail[-1]) if tail else "it said nothing"
                 raise Unfit(f"the sandboxed runner did not start: {said}") from None
             conclude(outcome, failed, link, examiner.calls, request.timeout_s)
+
+    def _truth(self, bench: Bench, by: WeightsBy) -> tuple[Truth, Yardstick]:
+        """The truth of a task; other tasks give way where memory is short."""
+        try:
+            return bench.truth(by)
+        except torch.OutOfMemoryError:
+            if not self._evict_all_but(bench):
+                raise
+        torch.cuda.empty_cache()
+        return bench.truth(by)
+
+    def _prepare(self, bench: Bench, by: WeightsBy, secrets: Secrets) -> tuple[Exam, RunnerLink]:
+        """What a candidate is held against. Raises RunnerFailed, Shortage."""
+        exam = bench.exam(by, secrets)
+        reference = bench.reference(by, secrets)
+        bench.demand_room()
+        return exam, reference
+
+    def _evict_all_but(self, bench: Bench) -> bool:
+        """Close every other task's bench; False where there is none."""
+        others = [digest for digest, kept in self._benches.items() if kept is not bench]
+        for digest in others:
+            self._benches.pop(digest).close()
+        return bool(others)
 
     def _examine(
         self, examiner: Examiner, reference: RunnerLink, secrets: Secrets, by: WeightsBy

@@ -7,8 +7,6 @@ cheap here.
 
 from __future__ import annotations
 
-import contextlib
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,13 +19,15 @@ from pike_hpc.evaluate.correctness import (
     CAP,
     MAX_NOISE,
     MIN_SIGNAL,
+    UNEQUAL,
     compare,
     limit,
     rms,
     signal_of,
+    unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
-from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy, is_float
+from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, is_float
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
 
@@ -52,6 +52,19 @@ class Yardstick:
     """Per output leaf; empty for leaves that must be equal."""
     noise: tuple[float, ...]
     """Per output leaf, E of the reference as it ships."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A wrong answer that must not pass."""
+
+    name: str
+    what: str
+    """Which it is of its name, for a person."""
+    off: tuple[float, ...]
+    """Per output leaf: error over the signal, or the part of whole numbers that differ."""
+    error: float
+    """The worst over float leaves; over all where there are none."""
 
 
 class Refusal(Exception):
@@ -106,17 +119,20 @@ class _Trial:
         """Limits by tier, less the tiers at which a mutant passes."""
         limits = self._limits()
         mutants, missing = self._mutants()
-        weakest = min(mutants, key=lambda name: mutants[name], default="")
-        weakest_error = mutants.get(weakest, math.inf)
-        offered = {t: min((x[t] for x in limits if x), default=CAP) for t in self._tiers()}
-        kept = {t: size for t, size in offered.items() if size < weakest_error}
-        inadmissible = {
-            t.value: f"the mutant {weakest} is off by {weakest_error:.1e}, within {size:.1e}"
-            for t, size in offered.items()
-            if t not in kept
-        } | {t.value: self._not_offered(t) for t in Tier if t not in offered}
+        offered = {t: min((x[t] for x in limits if x), default=0.0) for t in self._tiers()}
+        inadmissible = {t.value: self._not_offered(t) for t in Tier if t not in offered}
+        for tier in offered:
+            passing = [m for m in mutants if self._passes(m, tier, limits)]
+            if passing:
+                worst = max(passing, key=lambda m: m.error)
+                inadmissible[tier.value] = f"{worst.what} passes, off by {worst.error:.1e}"
+        kept = {t: size for t, size in offered.items() if t.value not in inadmissible}
         ratio = min((self._ratio(i) for i in self._floats), default=1.0)
         reason = "" if self._truth.legacy else self._unusable(ratio, kept, inadmissible)
+        mildest: dict[str, float] = {}
+        for mutant in mutants:
+            known = mildest.get(mutant.name, UNMEASURABLE)
+            mildest[mutant.name] = min(known, mutant.error)
         return Yardstick(
             admission=Admission(
                 task_digest=task_digest,
@@ -125,7 +141,7 @@ class _Trial:
                 signal=ratio,
                 noise=min(max(self._noise, default=0.0), UNMEASURABLE),
                 limits={t.value: size for t, size in kept.items()},
-                mutants=mutants,
+                mutants=mildest,
                 not_applicable=tuple(missing),
                 inadmissible=inadmissible,
             ),
@@ -182,9 +198,24 @@ class _Trial:
         there = truth[leaf]
         return compare(answer[leaf].to(there.device), there, self._signals[leaf]).error
 
-    def _worst(self, answer: Leaves) -> float:
-        """Error of an answer to the first input, over leaves as for a candidate."""
-        return max(self._error(answer, self._wide[0], i) for i in self._floats)
+    def _mutant(self, name: str, answer: Leaves, what: str = "") -> Mutant:
+        """A wrong answer to the first input, measured as a candidate's is."""
+        off = [
+            self._error(answer, self._wide[0], i)
+            if i in self._floats
+            else unequal(answer[i], self._wide[0][i].to(answer[i].device))
+            for i in range(len(self._slots))
+        ]
+        seen = [off[i] for i in self._floats] or off
+        shown = f"the mutant {name}" + (f" ({what})" if what else "")
+        return Mutant(name=name, what=shown, off=tuple(off), error=max(seen))
+
+    def _passes(self, mutant: Mutant, tier: Tier, limits: Sequence[Mapping[Tier, float]]) -> bool:
+        """Whether a candidate that gave this answer would earn the tier."""
+        return all(
+            off <= (limits[i][tier] if i in self._floats else UNEQUAL)
+            for i, off in enumerate(mutant.off)
+        )
 
     def _ratio(self, leaf: int) -> float:
         """Signal over RMS; a leaf that never moves does not count against the task."""
@@ -222,7 +253,9 @@ class _Trial:
         try:
             with torch.autocast(self._truth.device.type, dtype=torch.bfloat16):
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
-        except RuntimeError:
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # whatever a forward does that knows no bfloat16
             return {}
         return {i: self._error(answer, self._wide[0], i) for i in self._floats}
 
@@ -239,49 +272,44 @@ class _Trial:
             matmul.allow_tf32 = before
         return {i: self._error(answer, self._wide[0], i) for i in self._floats}
 
-    def _mutants(self) -> tuple[dict[str, float], list[str]]:
-        """Wrong answers to their error, and the mutants that the task can't have."""
-        if not self._floats:
-            return {}, []
-        wide = self._wide
-        middle = [(a + b) / 2 for a, b in zip(wide[0], wide[1], strict=True)]
-        mutants = {
-            "zeros": self._worst([torch.zeros_like(t) for t in wide[0]]),
-            "mean": self._worst(middle),
-            "other_input": self._worst(wide[1]),
-        }
-        if self._truth.by is WeightsBy.SEED:
-            # Fresh weights make identities of whole layers, and a program without places for
-            # others may leave those out: its tag says so.
-            return mutants, ["layer_skipped", "weights_zeroed"]
-        found = {"layer_skipped": self._mildest_skip(), "weights_zeroed": self._zeroed()}
-        mutants |= {n: min(e, UNMEASURABLE) for n, e in found.items() if e is not None}
-        return mutants, [name for name, error in found.items() if error is None]
-
-    def _mildest_skip(self) -> float | None:
-        """The smallest error over layers left out; None where no layer has any effect."""
+    def _mutants(self) -> tuple[list[Mutant], list[str]]:
+        """Wrong answers, and the mutants that the task can't have."""
+        first, second = self._wide
+        middle = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
+        found = [
+            self._mutant("zeros", [torch.zeros_like(t) for t in first]),
+            self._mutant("mean", middle),
+            self._mutant("other_input", second),
+        ]
+        if len(self._slots) > 1:
+            found += [alone for mutant in found for alone in _one_output_wrong(mutant)]
         call: Callable[[], object] = lambda: self._truth.natively(ADMISSION_SEEDS[0])  # noqa: E731
-        edits = layer_edits(self._truth.model, call)
-        found = (self._edited(edit()) for edit in edits.values())
-        return min((error for error in found if error is not None), default=None)
+        skips = layer_edits(self._truth.model, call)
+        edited = [self._edited("layer_skipped", edit(), name) for name, edit in skips.items()]
+        zeroed = zeroed_weights(self._truth.model)
+        edited += [self._edited("weights_zeroed", zeroed())] if zeroed else []
+        found += [mutant for mutant in edited if mutant is not None]
+        names = {mutant.name for mutant in found}
+        return found, [n for n in ("layer_skipped", "weights_zeroed") if n not in names]
 
-    def _zeroed(self) -> float | None:
-        edit = zeroed_weights(self._truth.model)
-        return None if edit is None else self._edited(edit())
-
-    def _edited(self, edit: AbstractContextManager[None]) -> float | None:
-        """Error of the edited reference; None where the edit changes nothing."""
+    def _edited(
+        self, name: str, edit: AbstractContextManager[None], what: str = ""
+    ) -> Mutant | None:
+        """The edited reference's answer; None where the edit changes nothing or nothing runs."""
         try:
             with edit:
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
-        except (RuntimeError, TypeError, ValueError, IndexError):
-            return None  # without that layer the model does not run: no such mutant
-        pairs = zip(answer, self._native[0], strict=True)
-        if all(a.shape == b.shape and a.allclose(b, 1e-6, 0.0) for a, b in pairs):
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # without that layer the model does not run: no such mutant
             return None
-        with contextlib.suppress(RuntimeError):
-            return self._worst(answer)
-        return None
+        pairs = list(zip(answer, self._native[0], strict=False))
+        shapes = [(a.shape, b.shape) for a, b in pairs]
+        if len(answer) != len(self._slots) or any(a != b for a, b in shapes):
+            return None
+        if all(a.allclose(b, 1e-6, 0.0) for a, b in pairs):
+            return None
+        return self._mutant(name, answer, what)
 
     def _unusable(
         self, ratio: float, kept: Mapping[Tier, float], inadmissible: Mapping[str, str]
@@ -298,3 +326,14 @@ class _Trial:
             return ""
         why = "; ".join(f"{tier}: {text}" for tier, text in inadmissible.items())
         return f"wrong answers would pass at every tier ({why})"
+
+
+def _one_output_wrong(mutant: Mutant) -> list[Mutant]:
+    """The same wrong answer in one output at a time, all others right."""
+    found = []
+    for i, off in enumerate(mutant.off):
+        if off > 0:
+            alone = tuple(off if k == i else 0.0 for k in range(len(mutant.off)))
+            what = f"{mutant.what} in output {i}"
+            found.append(Mutant(name=mutant.name, what=what, off=alone, error=off))
+    return found

@@ -32,6 +32,10 @@ class Unfit(Exception):
     """The task can't be judged on; the message says why."""
 
 
+class Shortage(Unfit):
+    """There is no room for reference and candidate, at least while others are kept warm."""
+
+
 class Bench:
     """What is kept of one task from candidate to candidate."""
 
@@ -89,7 +93,7 @@ class Bench:
 
         Raises:
             RunnerFailed: of the reference.
-            Unfit: it has not enough memory.
+            Shortage: it has not enough memory.
         """
         kept = self._exams.get(by)
         if kept is not None and kept.cost_s > FRESH_EXAM_S:
@@ -104,8 +108,9 @@ class Bench:
         try:
             self._exams[by] = answer(paper, truth, self._reference(by, shared))
         except RunnerFailed as failed:
+            self._end_reference()
             if failed.code is Code.OUT_OF_MEMORY:
-                raise Unfit(
+                raise Shortage(
                     f"the reference needs more memory than the {before / 2**30:.1f} GiB that are "
                     f"free on this {self._device.type}"
                 ) from None
@@ -115,30 +120,38 @@ class Bench:
         return self._exams[by]
 
     def reference(self, by: WeightsBy, secrets: Secrets) -> RunnerLink:
-        """The reference's runner, holding the judging weights. Raises RunnerFailed, Unfit."""
+        """The reference's runner, holding the judging weights. Raises RunnerFailed, Shortage."""
         if self._runner_has is not by:
             self.exam(by, secrets)
         return self._reference(by, self.shared(by))
 
     def demand_room(self) -> None:
-        """Raises Unfit where a program as large as the reference would not fit beside it."""
+        """Raises Shortage where a program as large as the reference would not fit beside it."""
         free = self._free_bytes()
         if self._device.type == "cuda" and free < self._footprint:
-            raise Unfit(
+            raise Shortage(
                 f"reference and candidate do not fit onto the GPU together: the reference took "
                 f"{self._footprint / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are left"
             )
 
     def close(self) -> None:
         """End the reference's runner and let go of all memory."""
-        if self._runner is not None:
-            self._runner.end()
-            self._runner = None
-            self._runner_has = None
+        self._end_reference()
         for truth, _ in self._ready.values():
             truth.close()
         self._ready.clear()
         self._exams.clear()
+
+    def release(self) -> None:
+        """Let go of models on the device; what was found out stays."""
+        for truth, _ in self._ready.values():
+            if truth.large:
+                truth.release()
+
+    def _end_reference(self) -> None:
+        if self._runner is not None:
+            self._runner.end()
+        self._runner, self._runner_has = None, None
 
     def _reference(self, by: WeightsBy, shared: Shared) -> RunnerLink:
         self.start()

@@ -119,8 +119,8 @@ def unwritten(slots: Sequence[Slot], raw: torch.Tensor) -> float:
     """The part of the elements that still holds poison."""
     total = left = 0
     for slot in slots:
-        if not slot.count or slot.dtype == "bool":
-            continue
+        if not slot.count or slot.dtype in ("bool", "int8", "uint8"):
+            continue  # a byte has no value that an honest answer can't hold
         width = min(8, slot.size_bytes // slot.count)
         mark = _FLOAT_POISON if slot.dtype in FLOATS else _OTHER_POISON
         pattern = int.from_bytes(bytes([mark]) * width, "little", signed=width > 1)

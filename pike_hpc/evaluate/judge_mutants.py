@@ -6,6 +6,7 @@ parameters of its own. Experts that share the work of one layer are one layer.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -42,27 +43,31 @@ class Layer:
 
 
 def layer_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]:
-    """Name to a context in which that layer is left out.
+    """Contexts in which a layer is left out, by its name, in the model's order.
+
+    A layer's place is taken by its input where that has the output's shape (`blocks.1`), and by
+    nothing (`blocks.1 = 0`): of `x + layer(x)` the second is the milder wrong version. Of a deep
+    model MOST_LAYERS are tried.
 
     Args:
         model: with its weights.
         call: runs it once, to see which layers take part.
     """
-    layers = list(_layers(model))
-    _watch(layers, call)
-    edits: dict[str, Edit] = {}
-    for layer in layers:
-        if layer.sizes:
-            edits[layer.name] = _skipping(layer.modules)
-    called = {
-        id(m) for layer in layers if layer.sizes for top in layer.modules for m in top.modules()
-    }
+    layers = _watched(model, call)
+    tops = [module for layer in layers for module in layer.modules]
+    called = {id(module) for top in tops for module in top.modules()}
+    found: list[dict[str, Edit]] = [
+        {
+            layer.name: _skipping(layer.modules, through=True),
+            f"{layer.name} = 0": _skipping(layer.modules, through=False),
+        }
+        for layer in layers
+    ]
     for name, module in model.named_modules():
-        if id(module) in called:
-            continue
-        for own, parameter in module.named_parameters(recurse=False):
-            edits[f"{name}.{own}" if name else own] = _zeroing([parameter], 1)
-    return _spread(edits, MOST_LAYERS)
+        if id(module) not in called:
+            own = module.named_parameters(prefix=name, recurse=False)
+            found += [{f"{path} = 0": _zeroing([parameter], 1)} for path, parameter in own]
+    return {name: edit for edits in _spread(found, MOST_LAYERS) for name, edit in edits.items()}
 
 
 def zeroed_weights(model: nn.Module) -> Edit | None:
@@ -87,17 +92,21 @@ def _layers(module: nn.Module, prefix: str = "") -> Iterator[Layer]:
             yield from _layers(child, f"{path}.")
 
 
-def _watch(layers: list[Layer], call: Callable[[], object]) -> None:
-    """Note the calls of each layer, then make one of those that are experts of the same."""
+def _watched(model: nn.Module, call: Callable[[], object]) -> list[Layer]:
+    """The layers that a call uses; experts of one layer are one."""
+    layers = list(_layers(model))
 
     def note(layer: Layer) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            first = next((a for a in tree_leaves(args) if torch.is_tensor(a)), None)
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            first = next((a for a in tree_leaves((args, kwargs)) if torch.is_tensor(a)), None)
             layer.sizes.append(0 if first is None else first.numel())
 
-        return hook
+        return hook  # type: ignore[return-value]
 
-    hooks = [layer.modules[0].register_forward_hook(note(layer)) for layer in layers]
+    hooks = []
+    for layer in layers:
+        with contextlib.suppress(RuntimeError):  # a compiled module takes no hooks
+            hooks.append(layer.modules[0].register_forward_hook(note(layer), with_kwargs=True))
     try:
         call()
     finally:
@@ -113,6 +122,7 @@ def _watch(layers: list[Layer], call: Callable[[], object]) -> None:
             layers[layers.index(group[0])] = together
             for layer in group[1:]:
                 layers.remove(layer)
+    return [layer for layer in layers if layer.sizes]
 
 
 def _are_experts(group: Sequence[Layer]) -> bool:
@@ -121,13 +131,21 @@ def _are_experts(group: Sequence[Layer]) -> bool:
     return alike and len({tuple(layer.sizes) for layer in group}) > 1
 
 
-def _skipping(modules: Sequence[nn.Module]) -> Edit:
-    """Inputs go through as outputs of their shape; without any, the layer sees zeros instead."""
+def _skipping(modules: Sequence[nn.Module], *, through: bool) -> Edit:
+    """Leave modules out: their inputs instead of their outputs, or nothing.
 
-    def hook(module: nn.Module, args: Any, output: Any) -> Any:
-        inputs = [a for a in tree_leaves(args) if torch.is_tensor(a)]
+    Args:
+        modules: that make the layer.
+        through: inputs go through as outputs of their shape; without any such, the layer sees
+            zeros instead of its first input. False: all outputs are zero.
+    """
 
-        def through(value: Any) -> Any:
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if not through:
+            return tree_map(_zeros, output)
+        inputs = [a for a in tree_leaves((args, kwargs)) if torch.is_tensor(a)]
+
+        def pass_on(value: Any) -> Any:
             if not torch.is_tensor(value):
                 return value
             for i, given in enumerate(inputs):
@@ -137,14 +155,14 @@ def _skipping(modules: Sequence[nn.Module]) -> Edit:
 
         shapes = {a.shape for a in inputs}
         if any(torch.is_tensor(v) and v.shape in shapes for v in tree_leaves(output)):
-            return tree_map(through, output)
+            return tree_map(pass_on, output)
         if not args or not torch.is_tensor(args[0]):
             return tree_map(_zeros, output)
-        return type(module).forward(module, torch.zeros_like(args[0]), *args[1:])
+        return type(module).forward(module, torch.zeros_like(args[0]), *args[1:], **kwargs)
 
     @contextmanager
     def edit() -> Iterator[None]:
-        hooks = [module.register_forward_hook(hook) for module in modules]
+        hooks = [m.register_forward_hook(hook, with_kwargs=True) for m in modules]
         try:
             yield
         finally:
@@ -183,9 +201,8 @@ def _zeros(value: Any) -> Any:
     return torch.zeros_like(value) if torch.is_tensor(value) else value
 
 
-def _spread(edits: dict[str, Edit], most: int) -> dict[str, Edit]:
-    names = list(edits)
-    if len(names) <= most:
-        return edits
-    step = (len(names) - 1) / (most - 1)
-    return {names[round(i * step)]: edits[names[round(i * step)]] for i in range(most)}
+def _spread(layers: list[dict[str, Edit]], most: int) -> list[dict[str, Edit]]:
+    if len(layers) <= most:
+        return layers
+    step = (len(layers) - 1) / (most - 1)
+    return [layers[round(i * step)] for i in range(most)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from pike_hpc.evaluate.judge_weights import held
@@ -23,6 +24,14 @@ def model_bytes(loaded: LoadedTask) -> int | None:
     return sum(t.nbytes for t in tensors.values())
 
 
+def _input_bytes(loaded: LoadedTask) -> int:
+    try:
+        inputs = loaded.inputs(device="meta")
+    except PikeError:
+        return 0
+    return sum(t.nbytes for t in tree_leaves(inputs) if torch.is_tensor(t))
+
+
 def flops(loaded: LoadedTask) -> int | None:
     """Floating-point operations of one call; None where meta tensors can't go through."""
     counter = FlopCounterMode(display=False)
@@ -38,9 +47,9 @@ def flops(loaded: LoadedTask) -> int | None:
 
 def too_large_for_cpu(loaded: LoadedTask) -> str:
     """Why the task is not tried on a CPU unless asked for by name; empty where it is."""
-    size = model_bytes(loaded) or 0
+    size = (model_bytes(loaded) or 0) + _input_bytes(loaded)
     if size > SMALL_BYTES:
-        return f"too large for a CPU unless asked for by name: it holds {size / 2**30:.1f} GiB"
+        return f"too large for a CPU unless asked for by name: {size / 2**30:.1f} GiB with inputs"
     work = flops(loaded) or 0
     if work > SMALL_FLOPS:
         return f"too large for a CPU unless asked for by name: {work / 1e9:.0f} GFLOP a call"

@@ -17,7 +17,7 @@ from statistics import median
 
 import torch
 
-from pike_hpc.evaluate.correctness import LOCAL_K, compare, part_outside
+from pike_hpc.evaluate.correctness import LOCAL_K, UNEQUAL, compare, part_outside, unequal
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_neighbours import Neighbours
@@ -44,10 +44,6 @@ MAX_BUSY = 0.2
 SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
 before anything is timed, and how often one looks."""
-
-UNEQUAL = 1e-3
-"""Part of an integer output (such as an argmax) that may differ between two float32 programs."""
-
 
 PIKE_TOLERANCE, MAX_OUTSIDE = 1e-2, 0.01
 """Variant legacy: absolute and relative, and the part of a timed output that may miss it."""
@@ -168,6 +164,8 @@ class Stopwatch:
         for is_candidate in (candidate_first, not candidate_first):
             if is_candidate:
                 times[True] = self._candidate.run(inputs, count + warm)[warm:]
+                if self._candidate.link.inputs_changed(inputs[count + warm - 1]):
+                    raise WrongAnswer
             else:
                 with self._alone():
                     times[False] = self._reference.run(inputs, count + warm)[warm:]
@@ -204,6 +202,6 @@ class Stopwatch:
 def agrees(answer: torch.Tensor, reference: torch.Tensor, signal: float, bound: float) -> bool:
     """Whether a timed answer is the reference's, within `bound` signals."""
     if not answer.is_floating_point() and not answer.is_complex():
-        return float((answer != reference).double().mean()) <= UNEQUAL if answer.numel() else True
+        return unequal(answer, reference) <= UNEQUAL
     found = compare(answer, reference, signal)
     return found.error <= bound and found.local <= LOCAL_K * bound

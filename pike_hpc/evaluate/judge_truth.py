@@ -7,7 +7,6 @@ Knows no candidate and no clock.
 
 from __future__ import annotations
 
-import copy
 import enum
 import functools
 import gc
@@ -124,6 +123,8 @@ class Truth:
         self._wide_device, self._widen_weights = device, not self.large
         self._chooses = False
         self._draws_there = True
+        self._drawn: tuple[int, Any, list[Any]] = (-1, None, [])
+        """The inputs drawn last: an admission calls with the same ones many times."""
         self._model = self._draw(self._seed)
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.frame = self._agree(self._model)
@@ -206,13 +207,13 @@ class Truth:
             constructor_seed = self._probe_seed
         else:
             # The constructor's seed stays: tensors outside the state_dict come from there.
-            self._model = self.model if self.large else copy.deepcopy(kept)
-            assert self._model is not None
-            scramble(self._model, self._probe_seed)
-            settle(self._model)
+            if not self.large:
+                self._model = None  # built again: not every model can be copied
+            scramble(self.model, self._probe_seed)
+            settle(self.model)
             constructor_seed = self._seed
-        self._state = State(self._model) if self.resets else None
-        weights = self._weights_of(self._model, constructor_seed)
+        self._state = State(self.model) if self.resets else None
+        weights = self._weights_of(self.model, constructor_seed)
         truth = [self.keep(t) for t in self.answers(seed)]
         self._model, self._state, self._twin = kept, state, None
         self._sweep()
@@ -228,6 +229,7 @@ class Truth:
     def release(self) -> None:
         """Let go of the models; they are built again when they are needed."""
         self._model, self._state, self._twin = None, None, None
+        self._drawn = (-1, None, [])
         self._sweep()
 
     @property
@@ -249,7 +251,9 @@ class Truth:
             model.load_state_dict(self._checkpoint, strict=True)
             return model
         spread_constants(model, seed)
-        batches = [self._arguments(s, lambda t: t.to(self.device)) for s in CALIBRATION_SEEDS]
+        batches = [
+            self._arguments(s, lambda t: t.to(self.device, copy=True)) for s in CALIBRATION_SEEDS
+        ]
         self.calibrated = calibrate(model, batches)
         try:
             settle(model)
@@ -272,7 +276,7 @@ class Truth:
         )
         chosen = [c.to(device) for c in choices]
         with default_dtype(torch.float64), InDouble(chosen):
-            return _leaves(self._twin, arguments)
+            return [leaf.to(self.device) for leaf in _leaves(self._twin, arguments)]
 
     def _host_has_room(self) -> bool:
         """Whether a float64 copy of all that the model holds fits beside what runs there."""
@@ -288,7 +292,7 @@ class Truth:
             try:
                 self.answers(CALIBRATION_SEEDS[0])
                 return
-            except (RuntimeError, TypeError, ValueError):
+            except Exception:
                 # No such kernel, bits read as integers, numpy inside, types compared, no room.
                 self._sweep()
         self.hold_natively()
@@ -325,6 +329,8 @@ class Truth:
         with torch.inference_mode(), Recording() as run:
             answer = model(*inputs)
         self._chooses = bool(run.choices)
+        if not all(_same(a, b) for a, b in zip(arguments, here, strict=True)):
+            raise TaskRefused("forward changes its inputs", where=self._loaded.task.key)
         output_tree = _describe_outputs(answer, outputs)
         if not outputs:
             raise TaskRefused("forward returns no tensor", where=self._loaded.task.key)
@@ -337,8 +343,12 @@ class Truth:
         )
 
     def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        leaves: list[Any] = []
-        tree = _describe_inputs(self._loaded.inputs(seed), leaves)
+        """Arguments of a call; `change` copies, since forward may write what it is given."""
+        if seed != self._drawn[0]:
+            leaves: list[Any] = []
+            tree = _describe_inputs(self._loaded.inputs(seed), leaves)
+            self._drawn = (seed, tree, leaves)
+        _, tree, leaves = self._drawn
         return unflatten(tree, [change(t) for t in leaves], self._loaded.namespace)
 
     def _weights_of(self, model: nn.Module, seed: int) -> Weights:
@@ -366,6 +376,12 @@ def _leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.T
     with torch.inference_mode():
         _describe_outputs(model(*arguments), leaves)
         return [torch.as_tensor(leaf).clone() for leaf in leaves]
+
+
+def _same(given: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether a call left its argument as it was, NaN included."""
+    there = given.to(after.device)
+    return bool(((there == after) | ((there != there) & (after != after))).all())  # noqa: PLR0124
 
 
 def _narrowest(slots: Sequence[Slot]) -> str:

@@ -24,7 +24,7 @@ from pike_hpc.evaluate.runner import Code, Op, Source
 from pike_hpc.evaluate.statistics import Estimate, StopRule
 from pike_hpc.records import Correctness, EvalRequest, EvalStatus, OneOff, Tier, Timing
 
-FOLLOWS = 0.1
+FOLLOWS = 0.05
 """Part of what changed weights change that an answer may be off by."""
 EXIT_GRACE_S = 1.0
 """Between a runner's last descriptor closing and its exit status."""

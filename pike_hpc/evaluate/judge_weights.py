@@ -45,13 +45,18 @@ def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> None:
 
 
 def scramble(model: nn.Module, seed: int) -> None:
-    """Change every parameter by about a fifth; running statistics still fit roughly."""
+    """Change every parameter by about a fifth, and buffers that are weights by a positive factor.
+
+    Statistics, masks and tables stay what they are: zeros zero, variances positive.
+    """
     generator = torch.Generator().manual_seed(seed)
+    names = dict(model.named_parameters())
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.is_floating_point():
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.mul_((1 + PROBE_SPREAD * noise).to(parameter))
+        for name, value in model.state_dict(keep_vars=True).items():
+            if not value.is_floating_point():
+                continue
+            noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
+            value.mul_((1 + noise if name in names else noise.exp()).to(value))
 
 
 def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> int:

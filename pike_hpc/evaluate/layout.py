@@ -91,7 +91,8 @@ def describe(value: Any, is_tensor: Any, leaves: list[Any], *, numbers_are_leave
     def below(part: Any) -> Any:
         return describe(part, is_tensor, leaves, numbers_are_leaves=numbers_are_leaves)
 
-    if is_tensor(value) or (numbers_are_leaves and isinstance(value, (bool, int, float))):
+    number = isinstance(value, (bool, int, float, complex))
+    if is_tensor(value) or (numbers_are_leaves and number):
         leaves.append(value)
         return ["tensor", len(leaves) - 1]
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -14,8 +14,10 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 MODULES = (
     "evaluate/admission.py",
+    "evaluate/buffers.py",
     "evaluate/correctness.py",
     "evaluate/judge_admission.py",
+    "evaluate/judge_memory.py",
     "evaluate/judge_mutants.py",
     "evaluate/judge_size.py",
     "evaluate/judge_truth.py",
@@ -23,6 +25,8 @@ MODULES = (
     "evaluate/judge_widen.py",
     "evaluate/layout.py",
     "evaluate/runner/state.py",
+    "evaluate/runner/trees.py",
+    "machine/memory.py",
     "tasks/load.py",
     "tasks/source.py",
 )

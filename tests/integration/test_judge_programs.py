@@ -408,25 +408,37 @@ def test_the_judge_keeps_its_secrets(lane):
     assert "hunter-two" not in result.log_tail
 
 
-def test_a_program_without_place_for_the_weights_is_judged_by_seed(lane):
-    source = """
+PACKED = """
 import torch, torch.nn as nn
 class ModelNew(nn.Module):
     def __init__(self, width):
         super().__init__()
         first = nn.Linear(width, 2 * width)
-        norm = nn.BatchNorm1d(2 * width)
+        NORM
         second = nn.Linear(2 * width, width)
         self.packed = nn.Parameter(torch.cat([first.weight.flatten(), second.weight.flatten()]))
         self.b, self.c, self.width = nn.Parameter(first.bias), nn.Parameter(second.bias), width
     def forward(self, x):
         w, v = self.packed.split(2 * self.width**2)
-        h = nn.functional.linear(x, w.view(-1, self.width), self.b) / (1 + 1e-5) ** 0.5
+        h = nn.functional.linear(x, w.view(-1, self.width), self.b)
         return nn.functional.linear(torch.relu(h), v.view(self.width, -1), self.c)
 """
-    result = judge(lane, source)
+
+
+def test_a_program_without_place_for_the_weights_is_judged_by_seed(lane):
+    plain = TASK_SOURCE.replace("self.norm(self.first(x))", "self.first(x)")
+    plain = plain.replace("self.norm = nn.BatchNorm1d(2 * width)", "")
+    task = dataclasses.replace(TASK, source=plain)
+    result = judge(lane, PACKED.replace("NORM", ""), task=task)
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
     assert "weights_by_seed" in result.tags
+
+
+def test_what_fresh_weights_make_an_identity_cannot_be_judged_by_seed(lane):
+    # BatchNorm with fresh statistics changes nothing: leaving it out would never be seen.
+    result = judge(lane, PACKED.replace("NORM", "nn.BatchNorm1d(2 * width)"))
+    assert result.status is EvalStatus.WRONG_STRUCTURE, (result.message, result.log_tail)
+    assert "norm" in result.message
 
 
 def test_legacy_takes_pikes_seeds_and_rule(lane):

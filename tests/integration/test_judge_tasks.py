@@ -1,5 +1,6 @@
 """Kinds of tasks before the whole judge: what travels, what is reset, whose weights count."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -133,6 +134,83 @@ def get_init_inputs():
     return []
 """
 
+TAIL = """
+def get_inputs():
+    return [torch.randn(64, 32)]
+
+def get_init_inputs():
+    return []
+"""
+
+RARE = """
+class Model(nn.Module):
+    def forward(self, x):
+        return x > 4.0
+""" + TAIL.replace("(64, 32)", "(1024, 1024)")
+
+RESIDUAL = (
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loud, self.faint = nn.Linear(32, 32), nn.Linear(32, 32)
+    def forward(self, x):
+        return self.loud(x) + x + 0.0175 * self.faint(x)
+"""
+    + TAIL
+)
+
+TWO_LEAVES = (
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.loud, self.faint = nn.Linear(32, 32), nn.Linear(32, 32)
+    def forward(self, x):
+        return self.loud(x) + 0.012 * self.faint(x), x * 2
+"""
+    + TAIL
+)
+
+DEFAULTS = (
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+        torch.set_default_dtype(torch.bfloat16)
+    def forward(self, x):
+        return self.layer(x) + torch.full((32,), 0.1)
+"""
+    + TAIL
+)
+
+NO_FLOAT64 = (
+    """
+import threading
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.lock = nn.Linear(32, 32), threading.Lock()
+    def forward(self, x):
+        assert x.dtype == torch.float32
+        return self.layer(x) + torch.from_numpy(x.numpy() * 0.5)
+"""
+    + TAIL
+)
+
+ODD_ANSWER = (
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+    def forward(self, x):
+        return {"y": self.layer(x), "mode": "eval", "none": None, "turn": complex(x.sum(), 1)}
+"""
+    + TAIL
+)
+
 LARGE = """
 rows = 9000
 class Model(nn.Module):
@@ -254,3 +332,67 @@ def test_a_large_model_is_held_once_and_judged(lane):
     result = judge(lane, task)
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
     assert result.tier == "fp32"
+
+
+def test_an_answer_in_whole_numbers_that_zeros_would_pass_is_refused(lane):
+    admission = lane.admit(task_of(RARE))
+    assert admission.admitted is False
+    assert "would pass at every tier" in admission.reason
+
+
+def test_a_layer_beside_a_shortcut_is_left_out_without_its_input(lane):
+    admission = lane.admit(task_of(RESIDUAL))
+    assert admission.mutants["layer_skipped"] < 0.02
+    assert "faint = 0" in admission.inadmissible["half"]
+
+
+def test_each_output_is_held_to_its_own_limit(lane):
+    task = task_of(TWO_LEAVES)
+    admission = lane.admit(task)
+    lazy = judge(lane, task, task.source.replace("+ 0.012 * self.faint(x)", ""))
+    assert ("half" in admission.inadmissible) or lazy.status is EvalStatus.WRONG_RESULT
+    assert lazy.status is not EvalStatus.PASSED
+
+
+def test_a_constructor_that_changes_a_default_changes_nothing_here(lane):
+    result = judge(lane, task_of(DEFAULTS))
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert result.tier == "fp32"
+
+
+def test_what_has_no_float64_form_is_judged_in_its_own_precision(lane):
+    admission = lane.admit(task_of(NO_FLOAT64))
+    assert admission.admitted, admission.reason
+    assert admission.reference_precision == "float32"
+    assert "fp32" in admission.inadmissible
+    result = judge(lane, task_of(NO_FLOAT64))
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+
+
+def test_text_and_numbers_in_an_answer_count_too(lane):
+    task = task_of(ODD_ANSWER)
+    result = judge(lane, task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    other = judge(lane, task, task.source.replace('"eval"', '"train"'))
+    assert other.status is EvalStatus.WRONG_STRUCTURE
+
+
+def test_refused_tasks_leave_no_memory_behind(lane):
+    def weights_held():
+        held = 0
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                held += "memfd:weights" in str(fd.readlink())
+        return held
+
+    lane.admit(task_of(NAMED))
+    pid = next(
+        int(p.name)
+        for p in Path("/proc").iterdir()
+        if p.name.isdecimal()
+        and p.stat().st_uid == os.getuid()
+        and b"evaluate.judge" in (p / "cmdline").read_bytes()
+    )
+    for i in range(6):
+        lane.admit(task_of(RANDOM + f"# {i}"))
+    assert weights_held() <= 6

@@ -59,10 +59,30 @@ def test_nobody_can_change_the_size_of_a_shared_buffer():
     for size in (0, 8192):
         with pytest.raises(PermissionError):
             os.ftruncate(buffer.fd, size)
-    buffer.bytes[5] = 7
+    buffer.map[5] = 7
     assert os.pread(buffer.fd, 1, 5) == b"\x07"
     buffer.close()
     buffer.close()
+
+
+def test_weights_are_written_by_the_judge_alone_and_read_by_anyone():
+    buffer = SharedBuffer("weights", 4096, ours_alone=True)
+    buffer.map[5] = 7
+    with pytest.raises(PermissionError):
+        os.pwrite(buffer.fd, b"x", 0)
+    with pytest.raises(PermissionError):
+        mmap.mmap(buffer.fd, 4096)
+    private = mmap.mmap(buffer.fd, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    private[5] = 9
+    assert os.pread(buffer.fd, 1, 5) == b"\x07"
+
+
+def test_a_buffer_that_nobody_holds_is_closed():
+    buffer = SharedBuffer("test", 4096)
+    fd = buffer.fd
+    del buffer
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
 
 
 def test_a_sealed_file_can_be_read_and_never_written():

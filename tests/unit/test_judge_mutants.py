@@ -42,16 +42,13 @@ def edits_of(model, *inputs):
 
 def test_layers_are_what_a_person_counts():
     model = Net().eval()
+    layers = ["stem", "blocks.0", "blocks.1", "blocks.2", "tail.0", "tail.2"]
+    both = [name for layer in layers for name in (layer, f"{layer} = 0")]
     assert list(edits_of(model, torch.randn(2, 4))) == [
-        "stem",
-        "blocks.0",
-        "blocks.1",
-        "blocks.2",
-        "tail.0",
-        "tail.2",
-        "scale",
-        "unused.weight",
-        "unused.bias",
+        *both,
+        "scale = 0",
+        "unused.weight = 0",
+        "unused.bias = 0",
     ]
 
 
@@ -65,6 +62,53 @@ def test_a_skipped_block_lets_its_input_through_and_comes_back():
     h = model.blocks[2](model.blocks[0](model.stem(x)))
     assert torch.equal(without, model.tail(h) * model.scale)
     assert torch.equal(model(x), before)
+
+
+def test_a_layer_can_be_left_out_without_its_input():
+    model, x = Net().eval(), torch.randn(2, 4)
+    with edits_of(model, x)["blocks.1 = 0"]():
+        without = model(x)
+    h = model.blocks[2](torch.zeros(2, 8))
+    assert torch.equal(without, model.tail(h) * model.scale)
+
+
+def test_layers_called_with_keywords_are_left_out_too():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x, *, by):
+            return self.inner(x)[:, :3] * by
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([Scaled()])
+
+        def forward(self, x):
+            return self.parts[0](x=x, by=2.0) if x.sum() > 1e9 else self.parts[0](x, by=2.0)
+
+    model, x = Outer(), torch.randn(2, 4)
+    with edits_of(model, x)["parts.0"]():
+        assert torch.equal(model(x), model(torch.zeros_like(x)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_compiled_layer_is_left_out_by_its_weights():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.jit.script(nn.Linear(4, 4))
+
+        def forward(self, x):
+            return self.inner(x)
+
+    model, x = Outer(), torch.randn(2, 4)
+    edits = edits_of(model, x)
+    assert list(edits) == ["inner.weight = 0", "inner.bias = 0"]
+    with edits["inner.weight = 0"]():
+        assert torch.equal(model(x)[0], model.inner.bias)
 
 
 def test_a_layer_of_another_shape_sees_zeros():
@@ -111,7 +155,7 @@ class Experts(nn.Module):
 def test_experts_that_share_the_work_are_one_layer():
     model, x = Experts(), torch.randn(7, 4)
     edits = edits_of(model, x)
-    assert list(edits) == ["experts"]
+    assert list(edits) == ["experts", "experts = 0"]
     with edits["experts"]():
         assert torch.equal(model(x), x)
 
@@ -119,7 +163,7 @@ def test_experts_that_share_the_work_are_one_layer():
 def test_zeroed_parameters_and_a_hundredth_of_the_weights_come_back():
     model, x = Net().eval(), torch.randn(2, 4)
     before = {n: p.clone() for n, p in model.named_parameters()}
-    with edits_of(model, x)["scale"]():
+    with edits_of(model, x)["scale = 0"]():
         assert model(x).abs().max() == 0
     edit = zeroed_weights(model)
     assert edit is not None
@@ -140,6 +184,6 @@ def test_of_a_deep_model_the_first_and_last_layers_are_among_those_tried():
     model = nn.Module()
     model.layers = nn.Sequential(*(nn.Linear(2, 2) for _ in range(100)))
     names = list(layer_edits(model, lambda: model.layers(torch.randn(1, 2))))
-    assert len(names) == MOST_LAYERS
+    assert len(names) == 2 * MOST_LAYERS
     assert names[0] == "layers.0"
-    assert names[-1] == "layers.99"
+    assert names[-1] == "layers.99 = 0"

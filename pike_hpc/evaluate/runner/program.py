@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,6 +67,18 @@ def streams(device: torch.device) -> list[torch.Tensor]:
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return states
+
+
+@contextlib.contextmanager
+def same_defaults() -> Iterator[None]:
+    """Put torch's default type and device back, as `tasks.load` does where the truth is made."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
 
 
 def seed_everything(seed: int) -> None:

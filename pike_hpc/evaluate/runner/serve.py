@@ -25,7 +25,14 @@ from typing import Any
 import torch
 
 from . import device_memory
-from .program import ENTRIES, by_shape_and_order, init_inputs, load_file, seed_everything
+from .program import (
+    ENTRIES,
+    by_shape_and_order,
+    init_inputs,
+    load_file,
+    same_defaults,
+    seed_everything,
+)
 from .protocol import BELL, FILES, Code, Op, Refused, Source, code_of, phase
 from .state import State
 from .trees import as_tensor, bytes_for, flatten, host_bytes, unflatten, views
@@ -84,7 +91,7 @@ class Runner:
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
-        with phase(Code.IMPORT_FAILED):
+        with phase(Code.IMPORT_FAILED), same_defaults():
             self._task = load_file(place / "task.py", self._setup["task"])
             program = self._task
             if self._setup["candidate"] is not None:
@@ -96,7 +103,7 @@ class Runner:
     def _load(self, source: Source, seed: int) -> None:
         self._model, self._state, self._last = None, None, []
         gc.collect()
-        with phase(Code.CONSTRUCTOR_RAISED):
+        with phase(Code.CONSTRUCTOR_RAISED), same_defaults():
             model = self._construct(source, seed)
         if not isinstance(model, torch.nn.Module):
             raise Refused(Code.NOT_A_MODULE)

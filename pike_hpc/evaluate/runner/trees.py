@@ -75,11 +75,11 @@ def flatten(tree: Any, answer: Any, into: list[Any]) -> None:
     kind, value = tree
     if kind == "tensor":
         into.append(answer)
-    elif kind in ("value", "complex"):
-        if answer is not None:
+    elif kind == "value":
+        if type(answer) is not type(value) or answer != value:
             raise Refused(Code.OUTPUT_TREE)
     elif kind == "dict":
-        if not isinstance(answer, dict) or set(answer) != set(value):
+        if not isinstance(answer, Mapping) or set(answer) != set(value):
             raise Refused(Code.OUTPUT_TREE)
         for key, branch in value.items():
             flatten(branch, answer[key], into)
@@ -98,7 +98,7 @@ def flatten(tree: Any, answer: Any, into: list[Any]) -> None:
 
 def as_tensor(leaf: Any, slot: torch.Tensor) -> Any:
     """The leaf, if its bytes may fill the slot: same shape, same kind of number."""
-    if isinstance(leaf, (bool, int, float)) and slot.dim() == 0:
+    if isinstance(leaf, (bool, int, float, complex)) and slot.dim() == 0:
         leaf = torch.tensor(leaf)
     if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
         raise Refused(Code.OUTPUT_TYPE)
