@@ -40,7 +40,7 @@ doctor: setup ## Try everything a run needs here
 
 test: setup-dev ## Everything, from nothing: checks, then the whole suite
 	@$(MAKE) --no-print-directory check
-	@.venv/bin/python -m pytest tests/integration tests/gpu
+	@.venv/bin/python -m pytest tests/integration tests/exploits tests/gpu
 
 check: setup-dev ## Format, lint, types, import contracts, unit and property tests
 	@.venv/bin/ruff format --check --quiet .
