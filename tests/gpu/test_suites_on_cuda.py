@@ -27,7 +27,7 @@ MEMORY_HUNGRY = (
     "level5/14",
     "level3-pike/31",
 )
-"""Tasks that took more than 20 GiB in docs/tasks-nvidia-h200.json, or hold more than 10."""
+"""Tasks that took more than 18 GiB in docs/tasks-nvidia-h200.json, or hold many of weights."""
 
 
 @pytest.fixture(scope="module")

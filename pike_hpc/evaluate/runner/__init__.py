@@ -5,27 +5,18 @@ imports nothing of this project (`lane` starts it by path). Reading order: proto
 state, serve.
 """
 
-from .program import ENTRIES, seed_everything
-from .protocol import BELL, FILES, Code, Op, Refused, Source
-from .serve import Runner, main
+from .protocol import BELL, Code, Op, Source
+from .serve import main
 from .state import STATE_BYTES, State
-from .trees import flatten, record, unflatten, views
+from .trees import unflatten
 
 __all__ = [
     "BELL",
-    "ENTRIES",
-    "FILES",
     "STATE_BYTES",
     "Code",
     "Op",
-    "Refused",
-    "Runner",
     "Source",
     "State",
-    "flatten",
     "main",
-    "record",
-    "seed_everything",
     "unflatten",
-    "views",
 ]
