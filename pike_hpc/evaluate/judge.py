@@ -143,7 +143,7 @@ class Judge:
             outcome.status = EvalStatus.WRONG_STRUCTURE
             outcome.message = (
                 "the reference's weights have no place in it, and with weights from a seed "
-                f"the task is not admitted: {reason}"
+                f"the task is not admitted: {reason}; give it a method prepare(state_dict)"
             )
             return
         # Labels of an evaluation's seeds are fresh random bytes: no seed is ever drawn twice.

@@ -27,7 +27,8 @@ from pike_hpc.evaluate.correctness import (
     unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
-from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, is_float
+from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy, is_float
+from pike_hpc.evaluate.judge_weights import moved_constants
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
 
@@ -116,7 +117,8 @@ class _Trial:
         self._measure()
 
     def yardstick(self, task_digest: str) -> Yardstick:
-        """Limits by tier, less the tiers at which a mutant passes."""
+        """Limits by tier, less the tiers at which a mutant passes. Raises Refusal."""
+        self._demand_nothing_hidden()
         limits = self._limits()
         mutants, missing = self._mutants()
         offered = {t: min((x[t] for x in limits if x), default=0.0) for t in self._tiers()}
@@ -166,6 +168,19 @@ class _Trial:
         again = self._truth.natively(ADMISSION_SEEDS[0])
         pairs = zip(self._native[0], again, strict=True)
         return all(a.allclose(b, *REPEATS) for a, b in pairs)
+
+    def _demand_nothing_hidden(self) -> None:
+        """Of weights from a seed, no constant may matter as soon as it is another one."""
+        truth = self._truth
+        if truth.by is not WeightsBy.SEED or truth.legacy:
+            return
+        for name, moved in moved_constants(truth.model, ADMISSION_SEEDS[0]):
+            with moved:
+                answer = truth.natively(ADMISSION_SEEDS[0])
+            if not _alike(answer, self._native[0]):
+                raise Refusal(
+                    f"{name} starts as a constant, so that a program without it would look right"
+                )
 
     def _measure(self) -> None:
         """Truths, signals, noise; the truth becomes native where float64 would mislead."""
@@ -307,7 +322,7 @@ class _Trial:
         shapes = [(a.shape, b.shape) for a, b in pairs]
         if len(answer) != len(self._slots) or any(a != b for a, b in shapes):
             return None
-        if all(a.allclose(b, 1e-6, 0.0) for a, b in pairs):
+        if _alike(answer, self._native[0]):
             return None
         return self._mutant(name, answer, what)
 
@@ -326,6 +341,11 @@ class _Trial:
             return ""
         why = "; ".join(f"{tier}: {text}" for tier, text in inadmissible.items())
         return f"wrong answers would pass at every tier ({why})"
+
+
+def _alike(answer: Leaves, other: Leaves) -> bool:
+    """Whether two answers are the same but for rounding."""
+    return all(a.allclose(b, 1e-6, 0.0) for a, b in zip(answer, other, strict=True))
 
 
 def _one_output_wrong(mutant: Mutant) -> list[Mutant]:

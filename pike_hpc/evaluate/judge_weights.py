@@ -9,7 +9,9 @@ Any change here changes verdicts: raise CALIBRATION_VERSION.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +20,10 @@ from torch import nn
 from pike_hpc.evaluate.judge_widen import WIDER
 
 BIAS_SPREAD, GAIN_SPREAD = 0.05, 0.1
-"""Standard deviations given to biases that are all zero, and (relative) to constant gains."""
+"""Standard deviations given to biases that are all zero, and (relative) to constant gains.
+
+A constant below BIAS_SPREAD, such as the 1e-6 that scales a branch at first, hides as much as a
+zero does: it gets a zero's spread, and keeps its sign."""
 
 PROBE_SPREAD = 0.2
 """Relative change of the weights of the changed-weights probe."""
@@ -39,9 +44,41 @@ def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> None:
     value = float(parameter.flatten()[0])
     if not bool((parameter == value).all()):
         return
-    spread = BIAS_SPREAD if value == 0.0 else GAIN_SPREAD * abs(value)
     noise = torch.randn(parameter.shape, generator=generator)
-    parameter.add_((noise * spread).to(parameter))
+    if abs(value) >= BIAS_SPREAD:
+        noise = noise * GAIN_SPREAD * abs(value)
+    elif value != 0.0:
+        noise = noise.abs() * math.copysign(BIAS_SPREAD, value)
+    else:
+        noise = noise * BIAS_SPREAD
+    parameter.add_(noise.to(parameter))
+
+
+def moved_constants(
+    model: nn.Module, seed: int
+) -> Iterator[tuple[str, AbstractContextManager[None]]]:
+    """Of fresh weights, what would be seen of a constant if it were none: name and context.
+
+    Parameters whose elements are all the same, and the running statistics of BatchNorm. A program
+    can leave out what they do, or a whole branch that they scale, and answer right by accident.
+    """
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    statistics = {id(s) for m in norms for s in (m.running_mean, m.running_var) if s is not None}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, nn.Parameter) or id(tensor) in statistics:
+            yield name, _moved(tensor, seed)
+
+
+@contextmanager
+def _moved(tensor: torch.Tensor, seed: int) -> Iterator[None]:
+    kept = tensor.detach().clone()
+    try:
+        with torch.no_grad():
+            move_constant(tensor, torch.Generator().manual_seed(seed))
+        yield
+    finally:
+        with torch.no_grad():
+            tensor.copy_(kept)
 
 
 def scramble(model: nn.Module, seed: int) -> None:

@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-JUDGE_VERSION = "2"
+JUDGE_VERSION = "3"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
-CALIBRATION_VERSION = 1
+CALIBRATION_VERSION = 2
 """Raised whenever the judge draws or calibrates weights differently; part of a task's digest."""
 
 MAX_SOURCE_BYTES = 1_000_000

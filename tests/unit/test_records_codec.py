@@ -3,6 +3,7 @@
 import pytest
 
 from pike_hpc.records import (
+    CALIBRATION_VERSION,
     CodecError,
     EvalRequest,
     EvalResult,
@@ -67,6 +68,6 @@ def test_a_digest_depends_on_each_part_that_defines_a_task():
         Task(suite="s", id="1", name="n", source="y"),
         Task(suite="s", id="1", name="n", source="x", variant=Variant.LEGACY),
         Task(suite="s", id="1", name="n", source="x", shape_overrides={"batch_size": 2}),
-        Task(suite="s", id="1", name="n", source="x", calibration_version=2),
+        Task(suite="s", id="1", name="n", source="x", calibration_version=CALIBRATION_VERSION + 1),
     ):
         assert other.digest != base.digest
