@@ -29,6 +29,7 @@ from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_memory import best_place
+from pike_hpc.evaluate.judge_physics import Physics
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
 from pike_hpc.evaluate.logs import clean
@@ -65,9 +66,12 @@ class Judge:
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self._place, why = best_place(device)
+        self._physics = Physics.of(device)
         self._environment = replace(environment(device), buffers=self._place.value)
         if why:
             sys.stderr.write(f"inputs and outputs go through host memory: {why}\n")
+        if device.type == "cuda" and self._physics.why_not:
+            sys.stderr.write(f"nothing is too fast to be believed: {self._physics.why_not}\n")
 
     def evaluate(self, request: EvalRequest) -> EvalResult:
         """The result for one candidate; only a broken lane raises."""
@@ -146,6 +150,7 @@ class Judge:
                 f"the task is not admitted: {reason}; give it a method prepare(state_dict)"
             )
             return
+        work = bench.work(by, self._physics)
         # Labels of an evaluation's seeds are fresh random bytes: no seed is ever drawn twice.
         secrets = Secrets(os.urandom(32))
         try:
@@ -160,8 +165,10 @@ class Judge:
                 link.attach(bench.shared(by), request.candidate_source)
                 link.allow(request.timeout_s)
             self._examine(examiner, reference, secrets, by)
-            found = outcome.timing
+            found, tier = outcome.timing, outcome.tier
             assert found is not None
+            assert tier is not None
+            outcome.timing = self._physics.judged(found, work, tier)
             outcome.status = EvalStatus.PASSED
             outcome.message = (
                 f"{found.speedup:.2f}x the reference's speed "

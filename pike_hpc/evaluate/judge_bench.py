@@ -13,8 +13,10 @@ from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, Shared
 from pike_hpc.evaluate.judge_memory import Place
+from pike_hpc.evaluate.judge_physics import Physics
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner import Code, Op, Source
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
@@ -51,6 +53,7 @@ class Bench:
         self._runner_has: WeightsBy | None = None
         self._footprint = 0
         self._place = place
+        self._work: dict[WeightsBy, Work | None] = {}
 
     def too_large(self) -> str:
         """Why the task is left out where only small ones are tried here; empty otherwise."""
@@ -64,6 +67,12 @@ class Bench:
             truth = Truth(self._loaded, by, self._device, self._secrets)
             self._ready[by] = (truth, admit(truth, self.task.digest))
         return self._ready[by]
+
+    def work(self, by: WeightsBy, physics: Physics) -> Work | None:
+        """What a call must move and compute; None where nothing is made of it."""
+        if by not in self._work:
+            self._work[by] = physics.work(self.truth(by)[0], self._loaded)
+        return self._work[by]
 
     def start(self) -> None:
         """Have the reference's runner start importing torch, if there is none yet."""

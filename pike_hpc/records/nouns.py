@@ -243,6 +243,12 @@ class Timing:
     """exp of the median over blocks of log(reference / candidate)."""
     ci95: tuple[float, float]
     windows: int
+    floor_ms: float | None = None
+    """What no program can beat on this GPU: bytes in and out beyond its L2 cache at its peak
+    bandwidth. None where its data sheet is not known, and on CPUs."""
+    roofline_ms: float | None = None
+    """The floor, or the reference's products and convolutions at the tier's peak where those take
+    longer: a goal, which another algorithm may pass."""
     device_ms: float | None = None
     stock_best_ms: float | None = None
     strict_fp32_ms: float | None = None
