@@ -234,6 +234,24 @@ class Correctness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """What NVML told of the GPU around the blocks of one timing; None is what it could not tell."""
+
+    sm_mhz: float | None = None
+    """Median of the SM clock at the ends of blocks."""
+    lowest_sm_mhz: float | None = None
+    slowdowns: tuple[str, ...] = ()
+    """Every reason that was seen why the clock was not as high as it could be; sw_power_cap is
+    the load's own doing."""
+    temperature_c: float | None = None
+    """The highest."""
+    power_w: float | None = None
+    """The highest."""
+    discarded: int = 0
+    """Blocks that were measured again: slower clock, hardware slowdown, another process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Request latency on the judge's clock, the null constant taken off."""
 
@@ -249,6 +267,8 @@ class Timing:
     roofline_ms: float | None = None
     """The floor, or the reference's products and convolutions at the tier's peak where those take
     longer: a goal, which another algorithm may pass."""
+    clocks: Clocks | None = None
+    """None on CPUs and where NVML can't be read."""
     device_ms: float | None = None
     stock_best_ms: float | None = None
     strict_fp32_ms: float | None = None

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from pike_hpc.records import (
     EVENT_TYPES,
+    Clocks,
     Correctness,
     EvalResult,
     EvalStatus,
@@ -16,7 +17,9 @@ from pike_hpc.records import (
     Tier,
     Timing,
     Usage,
+    decode,
     digest,
+    encode,
     from_json,
     to_json,
 )
@@ -41,6 +44,16 @@ timing = st.builds(
     speedup=finite,
     ci95=st.tuples(finite, finite),
     windows=st.integers(0, 999),
+    floor_ms=st.none() | finite,
+    roofline_ms=st.none() | finite,
+    clocks=st.none()
+    | st.builds(
+        Clocks,
+        sm_mhz=st.none() | finite,
+        slowdowns=st.tuples(text),
+        temperature_c=st.none() | finite,
+        discarded=st.integers(0, 99),
+    ),
     device_ms=st.none() | finite,
 )
 isolation = st.builds(
@@ -71,6 +84,16 @@ def test_results_round_trip(result):
     line = to_json(result)
     assert "\n" not in line
     assert from_json(EvalResult, line) == result
+
+
+@given(timing)
+def test_a_timing_of_before_limits_and_clocks_were_told_is_read(found):
+    old = encode(found)
+    for name in ("floor_ms", "roofline_ms", "clocks"):
+        del old[name]
+    assert decode(Timing, old) == dataclasses.replace(
+        found, floor_ms=None, roofline_ms=None, clocks=None
+    )
 
 
 @given(st.data())

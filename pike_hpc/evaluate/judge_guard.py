@@ -1,0 +1,57 @@
+"""The guards of one judge: NVML for the GPU that torch uses, and what was seen of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+
+from pike_hpc.evaluate.nvml import Gpu, NvmlError
+from pike_hpc.evaluate.nvml_guard import Guard, History, Read, unread
+
+
+class TaskWatch:
+    """Makes guards for the timings of one task, and knows what is usual for it."""
+
+    def __init__(self, read: Read, *, drifts: bool) -> None:
+        """Looks by `read`; `drifts` says whether latencies of the reference are steady here."""
+        self._read, self._drifts = read, drifts
+        self._history = History()
+
+    def guard(self) -> Guard:
+        """Watch one timing, from now on."""
+        return Guard(self._read, self._history)
+
+    def drifted(self, reference_ms: float) -> bool:
+        """Whether the reference was timed far from what is usual for it in this session."""
+        return self._drifts and not self._history.agrees(reference_ms)
+
+
+class Guards:
+    """Those of one device."""
+
+    def __init__(self, read: Read = unread, why_not: str = "") -> None:
+        """Guards that look by `read`; where that shows nothing, `why_not` says why."""
+        self._read, self.why_not = read, why_not
+        self._tasks: dict[Hashable, TaskWatch] = {}
+
+    @classmethod
+    def of(cls, device: torch.device) -> Guards:
+        """Those of a device of this machine; a CPU has none of these sensors."""
+        if device.type != "cuda":
+            return cls(why_not="a CPU's clock is not read")
+        uuid = str(torch.cuda.get_device_properties(device).uuid).removeprefix("GPU-")
+        try:
+            return cls(Gpu.open(f"GPU-{uuid}").sample)
+        except NvmlError as error:
+            return cls(why_not=str(error))
+
+    def task(self, key: Hashable) -> TaskWatch:
+        """The watch of one task and way of drawing weights, the same at every call.
+
+        Drift is not looked for where no sensor is read: there is no telling a GPU that became
+        slower from one that was made slower, and latencies on a shared CPU vary far more.
+        """
+        if key not in self._tasks:
+            self._tasks[key] = TaskWatch(self._read, drifts=not self.why_not)
+        return self._tasks[key]

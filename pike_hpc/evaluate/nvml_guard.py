@@ -1,0 +1,177 @@
+"""Which timed blocks count: not those of a slowed GPU, nor those that another process shared.
+
+A look before and one after each block, outside all windows. A block is measured again when a
+hardware slowdown was on, a process appeared on the GPU, or the SM clock was under MIN_CLOCK of what
+is usual after the same side's half. Every DISCARDS of them the guard waits; when waiting has not
+helped often enough it is `worn` and the lane is noisy. Pairing makes up for a clock that changes
+slowly, so a change that stays becomes the usual. No torch; the only clock is the `sleep` given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from pike_hpc.evaluate.nvml import HARDWARE, IDLE, POWER_CAP, Sample, named
+from pike_hpc.records import Clocks
+
+MIN_CLOCK = 0.9
+"""Part of the usual SM clock below which a block does not count."""
+USUAL, LEAST = 9, 3
+"""What is usual is the median of the last USUAL values, once there are LEAST."""
+DISCARDS = 3
+"""Blocks that are discarded before the lane is left to cool."""
+PAUSES_S = (1.0, 2.0, 4.0)
+"""How long it is left; after the last the guard is worn by the next DISCARDS."""
+DRIFT, DRIFT_MS = 0.02, 0.005
+"""How far a reference's latency may lie from what is usual for the task, relatively and in
+milliseconds: the protocol's constant is known to about that."""
+SPREADS = 3.0
+"""Multiples of the median deviation that it may lie off where the task's own latencies vary."""
+
+Read = Callable[[], Sample]
+
+
+def unread() -> Sample:
+    """A look that shows nothing: no NVML, no GPU."""
+    return Sample()
+
+
+@dataclass(slots=True)
+class History:
+    """What one judge saw of one task's reference, from candidate to candidate."""
+
+    sm_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=USUAL))
+    """After halves of the reference."""
+    latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL))
+
+    def agrees(self, reference_ms: float) -> bool:
+        """Whether a latency of the reference is as usual.
+
+        It is remembered either way: where it stays, it becomes the usual. Whoever wants to slow
+        the reference unseen must do so in most of the last USUAL verdicts.
+        """
+        known = list(self.latencies_ms)
+        self.latencies_ms.append(reference_ms)
+        if len(known) < LEAST:
+            return True
+        usual = median(known)
+        spread = median(abs(x - usual) for x in known)
+        return abs(reference_ms - usual) <= max(DRIFT * usual, DRIFT_MS, SPREADS * spread)
+
+
+@dataclass(slots=True)
+class Patience:
+    """How many discards a timing bears. Knows no clock."""
+
+    discarded: int = 0
+
+    def discard(self) -> float:
+        """Count one; the seconds to wait now."""
+        self.discarded += 1
+        rounds, rest = divmod(self.discarded, DISCARDS)
+        return PAUSES_S[rounds - 1] if rest == 0 and rounds <= len(PAUSES_S) else 0.0
+
+    @property
+    def worn(self) -> bool:
+        """Whether waiting has been tried often enough."""
+        return self.discarded >= DISCARDS * (len(PAUSES_S) + 1)
+
+
+def faults(
+    before: Sample, after: Sample, known: frozenset[int] | None, usual_mhz: float | None
+) -> tuple[str, ...]:
+    """Why a block does not count; empty where it does.
+
+    Args:
+        before: the look before it.
+        after: the look after it.
+        known: processes that were on the GPU when the timing began; None where that is unread.
+        usual_mhz: the SM clock after such a block; None where too little is known.
+    """
+    found = list(named(((before.reasons or 0) | (after.reasons or 0)) & HARDWARE))
+    there = (before.processes or frozenset()) | (after.processes or frozenset())
+    if known is not None and there - known:
+        found.append("another process on the GPU")
+    capped = (after.reasons or 0) & POWER_CAP
+    if usual_mhz and after.sm_mhz and after.sm_mhz < MIN_CLOCK * usual_mhz and not capped:
+        found.append(f"SM clock at {after.sm_mhz} of {usual_mhz:.0f} MHz")
+    return tuple(found)
+
+
+class Guard:
+    """Watches one timing, from its making on."""
+
+    def __init__(
+        self, read: Read, history: History, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Begin; processes that are on the GPU now belong there."""
+        self._read, self._history, self._sleep = read, history, sleep
+        self._patience = Patience()
+        self._candidate_mhz: deque[int] = deque(maxlen=USUAL)
+        self._before = read()
+        self._known = self._before.processes
+        self._looks: list[Sample] = []
+        self._faults: tuple[str, ...] = ()
+
+    def before(self) -> None:
+        """A block begins."""
+        self._before = self._read()
+
+    def after(self, *, reference_last: bool) -> bool:
+        """A block has ended; whether it counts. Waits where too many do not.
+
+        Args:
+            reference_last: whose half ended it: each side has a clock of its own, since each
+                draws its own power.
+        """
+        look = self._read()
+        self._looks += [self._before, look]
+        clocks = self._history.sm_mhz if reference_last else self._candidate_mhz
+        found = faults(self._before, look, self._known, usual(clocks))
+        if look.sm_mhz:
+            clocks.append(look.sm_mhz)
+        if not found:
+            return True
+        self._faults = found
+        pause_s = self._patience.discard()
+        if pause_s:
+            self._sleep(pause_s)
+        return False
+
+    @property
+    def worn(self) -> bool:
+        """Whether too many blocks were discarded, waiting included: the lane is noisy."""
+        return self._patience.worn
+
+    @property
+    def why(self) -> str:
+        """What was wrong with the block discarded last."""
+        return ", ".join(self._faults)
+
+    def clocks(self) -> Clocks | None:
+        """The record of what was seen; None where nothing could be read."""
+        ends = [look.sm_mhz for look in self._looks[1::2] if look.sm_mhz]
+        reasons = 0
+        for look in self._looks:
+            reasons |= look.reasons or 0
+        heat = [look.temperature_c for look in self._looks if look.temperature_c is not None]
+        power = [look.power_w for look in self._looks if look.power_w is not None]
+        if not (ends or heat or power or reasons or self._patience.discarded):
+            return None
+        return Clocks(
+            sm_mhz=median(ends) if ends else None,
+            lowest_sm_mhz=min(ends, default=None),
+            slowdowns=named(reasons & ~IDLE),
+            temperature_c=max(heat, default=None),
+            power_w=max(power, default=None),
+            discarded=self._patience.discarded,
+        )
+
+
+def usual(values: Sequence[float]) -> float | None:
+    """The median, where there are enough."""
+    return median(values) if len(values) >= LEAST else None
