@@ -6,14 +6,17 @@ large model has left the device before the reference takes its place there.
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
 from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
 from pike_hpc.evaluate.judge_host import Host
-from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink, Shared
+from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.judge_physics import Physics
+from pike_hpc.evaluate.judge_shared import Shared, places_for
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
@@ -25,6 +28,9 @@ from pike_hpc.tasks.load import LoadedTask, build
 
 FRESH_EXAM_S = 0.5
 """An exam that took longer to prepare is kept for the next candidate of the task."""
+
+SPIN_CORES = 4
+"""Judge and runner spin while a model is timed; its own threads need cores as well."""
 
 REFERENCE_TIME_S = 3600.0
 """The reference is trusted code; this only ends what would never end."""
@@ -87,8 +93,10 @@ class Bench:
             device=self._device,
             place=self._place,
             construct=truth.construct.type,
+            places=places_for(truth.frame, self._place, resets=truth.resets),
             resets=truth.resets,
             threads=torch.get_num_threads(),
+            spins=self._device.type == "cuda" and len(os.sched_getaffinity(0)) >= SPIN_CORES,
             task=effective_source(self.task),
             weights=truth.weights.buffer,
             other_weights=truth.probe.weights.buffer,

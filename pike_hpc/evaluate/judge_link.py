@@ -1,32 +1,33 @@
-"""The judge's end of one runner: shared buffers, two pipes, a clock around every call.
+"""The judge's end of one runner: shared buffers, two pipes and a page, a clock around every call.
 
-Everything that comes from the other side is hostile: the done pipe yields one bounded integer,
-the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds: the flag
-O_NONBLOCK of an eventfd belongs to both sides, so a candidate could make the judge block. The
-input becomes visible after the clock starts and the output is taken before it stops, so work done
-early, late or elsewhere gains nothing (docs/evaluator.md).
+Everything that comes from the other side is hostile: the done pipe and the page yield one bounded
+integer, the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds:
+the flag O_NONBLOCK of an eventfd belongs to both sides, so a candidate could make the judge block.
+The input becomes visible after the clock starts and the output is taken before it stops, so work
+done early, late or elsewhere gains nothing (docs/evaluator.md).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
 from pike_hpc.evaluate.judge_host import Ending, Host
-from pike_hpc.evaluate.judge_memory import Memory, Place, make, poison
-from pike_hpc.evaluate.layout import Slot, buffer_bytes
-from pike_hpc.evaluate.runner import BELL, Code, Op, Source
+from pike_hpc.evaluate.judge_memory import Memory, Place, Poison, cold_cache, make
+from pike_hpc.evaluate.judge_shared import Shared
+from pike_hpc.evaluate.runner import BELL, PAGE_BYTES, Code, Op, Page, Source
 
 START_TIMEOUT_S = 120.0
 """Importing torch from a cold parallel file system takes this long at worst."""
+
+SPINS, LOOK_S = 200, 0.002
+"""Looks at the page between two at the clock (about 10 us); time between two at the lane."""
 
 
 class RunnerFailed(Exception):
@@ -38,55 +39,6 @@ class RunnerFailed(Exception):
         self.kind = kind
         """code, gone, deadline or unasked."""
         self.op, self.code = op, code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """What judge and runner agree on: trees and slots."""
-
-    input_tree: Any
-    input_slots: tuple[Slot, ...]
-    output_tree: Any
-    output_slots: tuple[Slot, ...]
-    weight_slots: tuple[Slot, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What a runner is given to start from, beside its own buffers."""
-
-    frame: Frame
-    device: torch.device
-    place: Place
-    """Where inputs and outputs lie."""
-    construct: str
-    """Where constructors make their tensors: the device for large models, else the CPU."""
-    resets: bool
-    """Whether a call is preceded by putting back what the last one left in the model."""
-    threads: int
-    task: str
-    weights: SharedBuffer
-    other_weights: SharedBuffer
-
-    def setup(self, candidate: str | None) -> bytes:
-        """The JSON a runner reads. `candidate` is the program's source, None for the task's."""
-        text = json.dumps(
-            {
-                "device": self.device.type,
-                "memory": self.place,
-                "construct": self.construct,
-                "resets": self.resets,
-                "threads": self.threads,
-                "task": self.task,
-                "candidate": candidate,
-                "input_tree": self.frame.input_tree,
-                "output_tree": self.frame.output_tree,
-                "input_slots": [s.as_json() for s in self.frame.input_slots],
-                "output_slots": [s.as_json() for s in self.frame.output_slots],
-                "weight_slots": [s.as_json() for s in self.frame.weight_slots],
-            }
-        )
-        return text.encode("ascii")
 
 
 class RunnerLink:
@@ -104,6 +56,7 @@ class RunnerLink:
         self._buffers: list[Memory] = []
         self._pipes: list[int] = []
         self._waiting: select.poll | None = None
+        self._page: Page | None = None
         self._ending: Ending | None = None
         self.number = host.spawn(role, address)
 
@@ -114,13 +67,15 @@ class RunnerLink:
             shared: what every runner of the task is given.
             candidate: source of the program; None for the task's own model.
         """
-        frame = shared.frame
         self._input, self._output = (
-            make(shared.place, name, buffer_bytes(slots), shared.device)
-            for name, slots in (("inputs", frame.input_slots), ("outputs", frame.output_slots))
+            make(shared.place, name, size, shared.device)
+            for name, size in zip(("inputs", "outputs"), shared.buffer_bytes, strict=True)
         )
         self._buffers = [self._input, self._output]
-        self._slots, self._resets = frame.output_slots, shared.resets
+        self._rows = self._output.tensor.view(shared.places, -1)
+        self._poison = Poison(shared.frame.output_slots, self._rows)
+        self._cool = cold_cache(shared.device)
+        self._resets, self._spins = shared.resets, shared.spins
         self._on_device = shared.place is Place.DEVICE
         self._left_s = START_TIMEOUT_S
         self._await(self._listener.fileno(), None)
@@ -131,8 +86,10 @@ class RunnerLink:
         os.set_blocking(self._bell, False)
         os.set_blocking(self._done, False)
         setup_file = sealed_file("setup", shared.setup(candidate))
+        page = SharedBuffer("page", PAGE_BYTES)
+        self._bells = Page(page.fd)
         files = [*(b.fd for b in self._buffers), shared.weights.fd, shared.other_weights.fd]
-        given = [bell_read, done_write, setup_file, *files]
+        given = [bell_read, done_write, page.fd, setup_file, *files]
         try:
             socket.send_fds(link, [b"!"], given)
         except OSError:
@@ -140,6 +97,7 @@ class RunnerLink:
         finally:
             link.close()
             self._listener.close()
+            page.close()
             for fd in (bell_read, done_write, setup_file):
                 os.close(fd)
         self._waiting = select.poll()
@@ -157,9 +115,23 @@ class RunnerLink:
     def do(self, op: Op, *, source: Source = Source.STATE, seed: int = 0) -> float:
         """Have `op` done; the seconds it took. Raises RunnerFailed."""
         start = time.perf_counter_ns()
-        self._ring(op, source, seed)
-        self._wait(op)
+        self._ask(op, source, seed)
         return (time.perf_counter_ns() - start) / 1e9
+
+    def watch(self) -> None:
+        """From now on ring in the page, where there are cores to spare: both sides spin at it.
+
+        Raises RunnerFailed.
+        """
+        if self._spins:
+            self._ask(Op.WATCH)
+            self._page = self._bells
+
+    def rest(self) -> None:
+        """Back to the pipes. Raises RunnerFailed."""
+        if self._page is not None:
+            self._ask(Op.REST)
+            self._page = None
 
     def window(self, op: Op, inputs: torch.Tensor, answer: torch.Tensor) -> float:
         """One call on `inputs`, its output bytes copied to `answer`; milliseconds.
@@ -167,23 +139,52 @@ class RunnerLink:
         Args:
             op: CALL, or NULL for the protocol alone, or AGAIN.
             inputs: bytes for the input buffer, best where that lies (see `staged`).
-            answer: room for the bytes of the output buffer, likewise.
+            answer: room for the bytes of one call's outputs, likewise.
+
+        Raises:
+            RunnerFailed: it did not answer.
+        """
+        return self.windows(op, (inputs,), answer.view(1, -1), {})
+
+    def windows(
+        self,
+        op: Op,
+        inputs: Sequence[torch.Tensor],
+        answers: torch.Tensor,
+        audits: Mapping[int, torch.Tensor],
+    ) -> float:
+        """Calls one after the other under one clock; milliseconds for each.
+
+        Every input becomes visible after the answer to the one before. Outputs stay in places of
+        their own and are taken at the end, except those that are audited: these are taken at once,
+        so that an answer that is not there when it was said to be is seen.
+
+        Args:
+            op: CALL or NULL.
+            inputs: one for each call, at most `places`.
+            answers: (calls, bytes): room for what is taken at the end.
+            audits: by call, room for what is taken at once.
 
         Raises:
             RunnerFailed: it did not answer.
         """
         if self._resets and op is Op.CALL:
             self.do(Op.RESET)
-        poison(self._slots, self._output.tensor)
+        count = len(inputs)
+        self._poison(count)
+        self._cool()
         self._settle()
         start = time.perf_counter_ns()
-        self._input.tensor.copy_(inputs)
+        for place, packed in enumerate(inputs):
+            self._input.tensor.copy_(packed)
+            self._settle()
+            self._ask(op, Source.STATE, place)
+            if place in audits:
+                audits[place].copy_(self._rows[place])
+                self._settle()
+        answers.copy_(self._rows[:count])
         self._settle()
-        self._ring(op, Source.STATE, 0)
-        self._wait(op)
-        answer.copy_(self._output.tensor)
-        self._settle()
-        return (time.perf_counter_ns() - start) / 1e6
+        return (time.perf_counter_ns() - start) / 1e6 / count
 
     def staged(self, inputs: torch.Tensor) -> torch.Tensor:
         """Input bytes where the input buffer lies, so that no window pays for the way there."""
@@ -191,7 +192,11 @@ class RunnerLink:
 
     def space(self) -> torch.Tensor:
         """Room for the bytes of one answer, touched, so that no window pays for page faults."""
-        return torch.full_like(self._output.tensor, 1)
+        return torch.full_like(self._rows[0], 1)
+
+    def spaces(self, count: int) -> torch.Tensor:
+        """Likewise for `count` answers: (count, bytes)."""
+        return torch.full_like(self._rows[:count], 1)
 
     def inputs_changed(self, inputs: torch.Tensor) -> bool:
         """Whether the shared input is no longer what the last window put there."""
@@ -199,8 +204,13 @@ class RunnerLink:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Bytes of the input and of the output buffer."""
-        return self._input.tensor.numel(), self._output.tensor.numel()
+        """Bytes of one call's inputs and of its outputs."""
+        return self._input.tensor.numel(), self._rows.shape[1]
+
+    @property
+    def places(self) -> int:
+        """Calls that one window may hold."""
+        return self._rows.shape[0]
 
     def _settle(self) -> None:
         if self._on_device:
@@ -233,7 +243,16 @@ class RunnerLink:
                 buffer.close()
         return self._ending
 
-    def _ring(self, op: Op, source: Source, seed: int) -> None:
+    def _ask(self, op: Op, source: Source = Source.STATE, number: int = 0) -> None:
+        """Ring and wait for the answer. Raises RunnerFailed."""
+        if self._page is not None:
+            self._page.ring(op, number)
+            self._accept(op, self._spin(self._page, op))
+        else:
+            self._ring(op, source, number)
+            self._wait(op)
+
+    def _ring(self, op: Op, source: Source, number: int) -> None:
         try:
             early = os.read(self._done, 64)
         except BlockingIOError:
@@ -241,7 +260,7 @@ class RunnerLink:
         if early is not None:
             raise RunnerFailed(self.number, "unasked" if early else "gone", op)
         try:
-            os.write(self._bell, BELL.pack(op, source, seed))
+            os.write(self._bell, BELL.pack(op, source, number))
         except BlockingIOError:
             raise RunnerFailed(self.number, "unasked", op) from None
         except BrokenPipeError:
@@ -252,10 +271,31 @@ class RunnerLink:
         answer = os.read(self._done, 64)
         if not answer:
             raise RunnerFailed(self.number, "gone", op)
-        code = answer[-1]
+        self._accept(op, answer[-1])
+
+    def _accept(self, op: Op | None, code: int) -> None:
         if code != Code.OK:
             known = Code(code) if code in set(Code) else Code.RAISED
             raise RunnerFailed(self.number, "code", op, known)
+
+    def _spin(self, page: Page, op: Op) -> int:
+        """The byte that answers a ring in the page. Raises RunnerFailed."""
+        start = looked = time.monotonic()
+        while True:
+            for _ in range(SPINS):
+                code = page.answered()
+                if code is not None:
+                    self._left_s -= time.monotonic() - start
+                    return code
+            now = time.monotonic()
+            if now - start > self._left_s:
+                raise RunnerFailed(self.number, "deadline", op)
+            if now - looked > LOOK_S:
+                looked = now
+                if select.select([self._host], [], [], 0)[0]:
+                    self._host.pump()
+                if self._host.has_ended(self.number) and page.answered() is None:
+                    raise RunnerFailed(self.number, "gone", op)
 
     def _await(self, fd: int, op: Op | None) -> None:
         """Until `fd` can be read. Raises RunnerFailed."""

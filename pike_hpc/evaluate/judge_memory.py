@@ -7,7 +7,8 @@ judged from the copy. Knows no process and no clock.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -108,11 +109,45 @@ def views(slots: Sequence[Slot], raw: torch.Tensor) -> list[torch.Tensor]:
     ]
 
 
+class Poison:
+    """Makes output bytes such that what was never written can be told."""
+
+    def __init__(self, slots: Sequence[Slot], rows: torch.Tensor) -> None:
+        """Of buffers like `rows`: (calls, bytes of one call's outputs)."""
+        self._slots, self._rows = slots, rows
+        # A pattern to copy costs one kernel instead of one a slot; large outputs have no room for
+        # it and no need.
+        self._pattern = torch.zeros_like(rows[0]) if rows.shape[0] > 1 else None
+        if self._pattern is not None:
+            poison(slots, self._pattern)
+
+    def __call__(self, count: int) -> None:
+        """Poison the first `count` rows."""
+        if self._pattern is None:
+            poison(self._slots, self._rows[0])
+        else:
+            self._rows[:count].copy_(self._pattern)
+
+
 def poison(slots: Sequence[Slot], raw: torch.Tensor) -> None:
-    """Make bytes such that what was never written can be told."""
+    """Fill every slot with a pattern that `unwritten` knows."""
     for slot in slots:
         mark = _FLOAT_POISON if slot.dtype in FLOATS else _OTHER_POISON
         raw[slot.offset : slot.offset + slot.size_bytes].fill_(mark)
+
+
+@functools.cache
+def cold_cache(device: torch.device) -> Callable[[], None]:
+    """What evicts a GPU's L2 cache, as triton's do_bench does, by writing twice its size."""
+    if device.type != "cuda":
+        return lambda: None
+    size = 2 * torch.cuda.get_device_properties(device).L2_cache_size
+    waste = torch.empty(size // 4, dtype=torch.int32, device=device)
+
+    def evict() -> None:
+        waste.zero_()
+
+    return evict
 
 
 def unwritten(slots: Sequence[Slot], raw: torch.Tensor) -> float:

@@ -1,9 +1,10 @@
 """Request latency of a candidate against the reference, in blocks next to each other in time.
 
-Every window gets an input that nobody has seen, every output is kept and compared with what the
-reference's runner answered to the same input. Order within a block alternates. While the
-reference is timed the candidate is stopped: CPU time alone does not tell whether it works, because
-children that nobody waits for take theirs with them.
+Every call gets an input that nobody has seen, every output is kept and compared with what the
+reference's runner answered to the same input. Short calls share a window, so that the outputs are
+taken once. Order within a block alternates. While the reference is timed the candidate is stopped:
+CPU time alone does not tell whether it works, because children that nobody waits for take theirs
+with them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import torch
@@ -41,6 +42,12 @@ POOL_BYTES = 1 << 30
 MAX_BUSY = 0.2
 """CPU use of a candidate that rests, as part of the time: OpenMP spins for a while after a call."""
 
+SHORT_MS = 0.3
+"""Below this a window holds several calls."""
+
+CALLS_PER_AUDIT = 4
+"""One of so many answers of a shared window is taken as soon as it is said to be there."""
+
 SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
 before anything is timed, and how often one looks."""
@@ -67,17 +74,56 @@ class Tolerance:
     """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The calls under one clock, the same for both sides."""
+
+    inputs: tuple[torch.Tensor, ...]
+    audited: tuple[int, ...]
+    """Calls whose answer is taken at once. Drawn by the system's randomness: a secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """Room for what one window's calls answer."""
+
+    late: torch.Tensor
+    """(calls, bytes): as it was at the end of the window."""
+    audits: tuple[torch.Tensor, ...]
+    """(bytes,) each."""
+
+
 @dataclass(slots=True)
 class Side:
     """One runner of the pair."""
 
     link: RunnerLink
-    answers: list[torch.Tensor] = field(default_factory=list)
-    """Room for the outputs of a block, one buffer a window."""
+    answers: list[Answers] = field(default_factory=list)
 
-    def run(self, inputs: list[torch.Tensor], count: int) -> list[float]:
-        """Windows over the first `count` inputs; the latency of each."""
-        return [self.link.window(Op.CALL, inputs[i], self.answers[i]) for i in range(count)]
+    def make_room(self, count: int, calls: int) -> None:
+        """Have room for the answers to `count` windows of `calls` calls."""
+        if self.answers and self.answers[0].late.shape[0] != calls:
+            self.answers.clear()
+        while len(self.answers) < count:
+            audits = tuple(self.link.space() for _ in range(audits_of(calls)))
+            self.answers.append(Answers(late=self.link.spaces(calls), audits=audits))
+
+    def run(self, windows: Sequence[Window], op: Op = Op.CALL) -> list[float]:
+        """The latency of a call of each window, in milliseconds."""
+        return [
+            self.link.windows(
+                op,
+                window.inputs,
+                answers.late,
+                dict(zip(window.audited, answers.audits, strict=True)),
+            )
+            for window, answers in zip(windows, self.answers, strict=False)
+        ]
+
+
+def audits_of(calls: int) -> int:
+    """How many of a window's answers are taken at once; the last one's always is, by the end."""
+    return calls // CALLS_PER_AUDIT if calls > 1 else 0
 
 
 class Stopwatch:
@@ -94,32 +140,7 @@ class Stopwatch:
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._fresh, self._tolerance, self._slots = fresh_input, tolerance, slots
 
-    def measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, tuple[str, ...]]:
-        """The estimate, and tags: `early_stop`, `noisy`.
-
-        Raises:
-            WrongAnswer, Busy: the candidate's own doing.
-            RunnerFailed: of either runner; `.runner` tells whose.
-        """
-        self._let_settle()
-        start = time.monotonic()
-        neighbours = Neighbours((self._reference.link, self._candidate.link))
-        first = self._room(1)
-        latency = max(self._pilot(side, first) for side in (self._reference, self._candidate))
-        count = self._affordable(windows_per_half(latency))
-        if latency < SLOW_MS:
-            self._block(count, False)  # both sides settle: allocators, thread pools, clocks
-        null_ms = self._null(first[0], latency)
-        blocks: list[Block] = []
-        while True:
-            blocks.append(self._block(count, len(blocks) % 2 == 1))
-            found = estimate(blocks, null_ms, rng)
-            decision = decide(found, len(blocks), time.monotonic() - start, rule)
-            if decision.stop:
-                tags = {"early_stop": decision.early, "noisy": neighbours.noisy()}
-                return found, tuple(tag for tag, holds in tags.items() if holds)
-
-    def _let_settle(self) -> None:
+    def settle(self) -> None:
         """Wait until the candidate's processes rest. Raises Busy if they never do."""
         end = time.monotonic() + SETTLE_S
         before = self._candidate.link.cpu_s()
@@ -132,44 +153,92 @@ class Stopwatch:
                 raise Busy
             before = now
 
-    def _room(self, count: int) -> list[torch.Tensor]:
-        """`count` fresh inputs, and room for as many outputs of each side."""
+    def measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, tuple[str, ...]]:
+        """The estimate, and tags: `early_stop`, `noisy`. Best after `settle`.
+
+        Raises:
+            WrongAnswer, Busy: the candidate's own doing.
+            RunnerFailed: of either runner; `.runner` tells whose.
+        """
+        try:
+            for side in (self._reference, self._candidate):
+                side.link.watch()
+            found = self._measure(rule, rng)
+            self._candidate.link.rest()
+        finally:
+            self._reference.link.rest()
+        return found
+
+    def _measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, tuple[str, ...]]:
+        start = time.monotonic()
+        neighbours = Neighbours((self._reference.link, self._candidate.link))
+        latency = self._pilot()
+        calls = self._reference.link.places if latency < SHORT_MS else 1
+        count = self._affordable(windows_per_half(latency * calls), calls)
+        if latency < SLOW_MS:
+            self._block(count, calls, False)  # both settle: allocators, thread pools, clocks
+        null_ms = self._null(calls, latency)
+        blocks: list[Block] = []
+        while True:
+            blocks.append(self._block(count, calls, len(blocks) % 2 == 1))
+            found = estimate(blocks, null_ms, rng)
+            decision = decide(found, len(blocks), time.monotonic() - start, rule)
+            if decision.stop:
+                tags = {"early_stop": decision.early, "noisy": neighbours.noisy()}
+                timed = replace(found, windows=found.windows * calls)
+                return timed, tuple(tag for tag, holds in tags.items() if holds)
+
+    def _room(self, count: int, calls: int) -> list[Window]:
+        """`count` windows of fresh inputs, and room for both sides' answers."""
         for side in (self._reference, self._candidate):
-            while len(side.answers) < count:
-                side.answers.append(side.link.space())
-        return [self._reference.link.staged(self._fresh()) for _ in range(count)]
+            side.make_room(count, calls)
+        secret = random.SystemRandom()
+        return [
+            Window(
+                inputs=tuple(self._reference.link.staged(self._fresh()) for _ in range(calls)),
+                audited=tuple(secret.sample(range(calls), audits_of(calls))),
+            )
+            for _ in range(count)
+        ]
 
-    def _affordable(self, windows: int) -> int:
+    def _affordable(self, windows: int, calls: int) -> int:
         sizes = self._reference.link.sizes
-        return max(1, min(windows, POOL_BYTES // (sizes[0] + 2 * sizes[1])))
+        return max(1, min(windows, POOL_BYTES // ((sizes[0] + 2 * sizes[1]) * calls)))
 
-    def _pilot(self, side: Side, inputs: list[torch.Tensor]) -> float:
-        """Latency of one side, so that the windows of a block can be counted."""
-        first = side.run(inputs, 1)[0]
-        return first if first > SLOW_MS else min(side.run(inputs, 1)[0] for _ in range(3))
+    def _pilot(self) -> float:
+        """Latency of the slower side, so that the windows of a block can be counted."""
+        window = self._room(1, 1)
+        slowest = 0.0
+        for side in (self._reference, self._candidate):
+            found: list[float] = []
+            while len(found) < (1 if found and found[0] > SLOW_MS else 4):
+                found += side.run(window)
+                if side is self._candidate:
+                    self._check(window)
+            slowest = max(slowest, min(found))
+        return slowest
 
-    def _null(self, inputs: torch.Tensor, latency: float) -> float:
+    def _null(self, calls: int, latency: float) -> float:
         """The protocol's own constant: input written, doorbell, output copied, no model."""
+        windows = self._room(1, calls)
         count = NULL_WINDOWS if latency < SLOW_MS else 3
-        into = self._reference.answers[0]
-        link = self._reference.link
         with self._alone():
-            return median(link.window(Op.NULL, inputs, into) for _ in range(count))
+            return median(self._reference.run(windows, Op.NULL)[0] for _ in range(count))
 
-    def _block(self, count: int, candidate_first: bool) -> Block:
+    def _block(self, count: int, calls: int, candidate_first: bool) -> Block:
         # The first window of a half wakes threads and caches that slept; it is checked, not timed.
         warm = 1 if count >= 3 else 0
-        inputs = self._room(count + warm)
+        windows = self._room(count + warm, calls)
         times: dict[bool, list[float]] = {}
         for is_candidate in (candidate_first, not candidate_first):
             if is_candidate:
-                times[True] = self._candidate.run(inputs, count + warm)[warm:]
-                if self._candidate.link.inputs_changed(inputs[count + warm - 1]):
+                times[True] = self._candidate.run(windows)[warm:]
+                if self._candidate.link.inputs_changed(windows[-1].inputs[-1]):
                     raise WrongAnswer
             else:
                 with self._alone():
-                    times[False] = self._reference.run(inputs, count + warm)[warm:]
-        self._check(count + warm)
+                    times[False] = self._reference.run(windows)[warm:]
+        self._check(windows)
         return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
 
     @contextlib.contextmanager
@@ -181,22 +250,27 @@ class Stopwatch:
         if not self._candidate.link.go():
             raise Busy
 
-    def _check(self, count: int) -> None:
-        for i in range(count):
-            pairs = zip(
-                views(self._slots, self._candidate.answers[i]),
-                views(self._slots, self._reference.answers[i]),
-                self._tolerance.signals,
-                self._tolerance.limits,
-                strict=True,
-            )
-            for answer, reference, signal, bound in pairs:
-                if self._tolerance.pike:
-                    good = part_outside(answer, reference, PIKE_TOLERANCE) <= MAX_OUTSIDE
-                else:
-                    good = agrees(answer, reference, signal, bound)
-                if not good:
-                    raise WrongAnswer
+    def _check(self, windows: Sequence[Window]) -> None:
+        """Raises WrongAnswer."""
+        sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
+        for window, mine, its in sides:
+            pairs = list(zip(mine.late, its.late, strict=True))
+            pairs += [(a, its.late[k]) for a, k in zip(mine.audits, window.audited, strict=True)]
+            if not all(self._good(answer, reference) for answer, reference in pairs):
+                raise WrongAnswer
+
+    def _good(self, answer: torch.Tensor, reference: torch.Tensor) -> bool:
+        """Whether the bytes of one call's outputs are what the reference's runner gave."""
+        leaves = zip(
+            views(self._slots, answer),
+            views(self._slots, reference),
+            self._tolerance.signals,
+            self._tolerance.limits,
+            strict=True,
+        )
+        if self._tolerance.pike:
+            return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r, _, _ in leaves)
+        return all(agrees(a, r, signal, bound) for a, r, signal, bound in leaves)
 
 
 def agrees(answer: torch.Tensor, reference: torch.Tensor, signal: float, bound: float) -> bool:

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.buffers import SharedBuffer
-from pike_hpc.evaluate.judge_link import Frame
 from pike_hpc.evaluate.judge_memory import bytes_of, views
+from pike_hpc.evaluate.judge_shared import Frame
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     calibrate,

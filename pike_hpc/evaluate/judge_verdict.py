@@ -113,6 +113,7 @@ class Examiner:
             self._slots,
         )
         try:
+            watch.settle()
             found, tags = watch.measure(rule, random.Random(secrets.seed("bootstrap")))
         except WrongAnswer:
             raise wrong("answered wrongly while it was timed") from None

@@ -45,7 +45,7 @@ JUDGE_PATIENCE_S = 600.0
 """How long the judge may be silent beyond a candidate's time: float64 answers of large models."""
 
 _RUNNER = Path(__file__).with_name("runner")
-_START_RUNNER = """
+START_RUNNER = """
 import importlib.util, sys
 folder, address = sys.argv[1:]
 spec = importlib.util.spec_from_file_location(
@@ -316,7 +316,7 @@ class Lane:
 
     def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
         spec = sandbox.SandboxSpec(
-            argv=(self._python, "-I", "-B", "-u", "-c", _START_RUNNER, str(_RUNNER), address),
+            argv=(self._python, "-I", "-B", "-u", "-c", START_RUNNER, str(_RUNNER), address),
             read_only=(*sandbox.python_prefixes(), _RUNNER, sockets),
             env={},
             scratch_mb=self._scratch_mb,

@@ -1,10 +1,11 @@
 """The shim inside a runner: builds one program from source and serves calls at a doorbell.
 
 The same code runs the reference and a candidate, inside the sandbox, as a package of its own that
-imports nothing of this project (`lane` starts it by path). Reading order: protocol, program, trees,
-state, serve.
+imports nothing of this project (`lane` starts it by path). Reading order: protocol, doorbell,
+program, trees, state, serve.
 """
 
+from .doorbell import PAGE_BYTES, Page
 from .protocol import BELL, Code, Op, Source
 from .serve import main
 from .state import STATE_BYTES, State
@@ -12,9 +13,11 @@ from .trees import unflatten
 
 __all__ = [
     "BELL",
+    "PAGE_BYTES",
     "STATE_BYTES",
     "Code",
     "Op",
+    "Page",
     "Source",
     "State",
     "main",

@@ -1,4 +1,4 @@
-"""What judge and runner say to each other: bytes on two pipes, and how a request ended."""
+"""What judge and runner say to each other, and how a request ended."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 BELL = struct.Struct("<BBQ")
-"""What the judge rings: an Op, where weights come from, the constructor's seed."""
+"""What the judge rings: an Op, where weights come from, and a number: the constructor's seed, or
+which place of the outputs a call fills."""
 
-FILES = 7
-"""bell, done, setup, inputs, outputs, weights, other weights: the order of the descriptors."""
+FILES = 8
+"""bell, done, page, setup, inputs, outputs, weights, other weights: the order of descriptors."""
 
 
 class Op(enum.IntEnum):
@@ -31,6 +32,10 @@ class Op(enum.IntEnum):
     """Copy what the last call but one returned: has a later call changed it?"""
     RESET = 7
     """Put back what the model kept beside its parameters when it had been loaded."""
+    WATCH = 8
+    """From now on look for rings in the page, spinning."""
+    REST = 9
+    """Back to the pipe."""
 
 
 class Source(enum.IntEnum):

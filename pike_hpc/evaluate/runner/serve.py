@@ -1,8 +1,9 @@
 """One program at a doorbell.
 
-A runner connects to the Unix socket it is given, receives one byte with seven file descriptors and
-closes the socket. From then on it shares with the judge only buffers and two pipes: a bell (what
-to do) and a done pipe (one byte: a `Code`). It knows no clock, no input's seed, no expected output.
+A runner connects to the Unix socket it is given, receives one byte with eight file descriptors and
+closes the socket. From then on it shares with the judge only buffers, two pipes: a bell (what to
+do) and a done pipe (one byte: a `Code`), and a page that stands in for both where microseconds
+count. It knows no clock, no input's seed, no expected output.
 After the candidate is imported this process belongs to the candidate: nothing here is a defence,
 and the judge treats the byte and the buffers as hostile. On CUDA a call copies the shared input to
 the device and the outputs back, inside the time that is measured.
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from . import device_memory
+from .doorbell import Page
 from .program import (
     ENTRIES,
     by_shape_and_order,
@@ -35,7 +37,7 @@ from .program import (
 )
 from .protocol import BELL, FILES, Code, Op, Refused, Source, code_of, phase
 from .state import State
-from .trees import as_tensor, bytes_for, flatten, host_bytes, unflatten, views
+from .trees import as_tensor, flatten, host_bytes, unflatten, views
 
 
 class Runner:
@@ -47,16 +49,17 @@ class Runner:
         inputs, outputs = setup["input_slots"], setup["output_slots"]
         if setup["memory"] == "device":
             self._mapped = [
-                device_memory.import_(fd, bytes_for(slots), 0, writable=True)
-                for fd, slots in zip(files[:2], (inputs, outputs), strict=True)
+                device_memory.import_(fd, size, 0, writable=True)
+                for fd, size in zip(files[:2], setup["buffer_bytes"], strict=True)
             ]
             shared = [
-                mapped.tensor(torch.uint8, (bytes_for(slots),), 0)
-                for mapped, slots in zip(self._mapped, (inputs, outputs), strict=True)
+                mapped.tensor(torch.uint8, (size,), 0)
+                for mapped, size in zip(self._mapped, setup["buffer_bytes"], strict=True)
             ]
         else:
             shared = [host_bytes(fd) for fd in files[:2]]
-        self._inputs, self._outputs = views(inputs, shared[0]), views(outputs, shared[1])
+        self._inputs = views(inputs, shared[0])
+        self._outputs = [views(outputs, row) for row in shared[1].view(setup["places"], -1)]
         slots = setup["weight_slots"]
         self._weights = {
             source: views(slots, host_bytes(fd, private=True))
@@ -69,12 +72,12 @@ class Runner:
         self._state: State | None = None
         self._last: list[list[Any]] = []
 
-    def serve(self, op: Op, source: Source, seed: int) -> None:
+    def serve(self, op: Op, source: Source, number: int) -> None:
         """Do `op`. Raises Refused, or whatever the program raises."""
         if op is Op.IMPORT:
             self._import()
         elif op is Op.LOAD:
-            self._load(source, seed)
+            self._load(source, number)
         elif op is Op.RELOAD:
             self._fit(self._model, self._weights[source])
             self._remember()
@@ -82,12 +85,12 @@ class Runner:
             if self._state is not None:
                 self._state.restore()
         elif op is Op.CALL:
-            self._call()
+            self._call(number)
         elif op is Op.NULL:
             self._copy_in()
-            self._copy_out(self._last[-1])
+            self._copy_out(self._last[-1], number)
         elif op is Op.AGAIN:
-            self._copy_out(self._last[0])
+            self._copy_out(self._last[0], number)
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
@@ -170,7 +173,7 @@ class Runner:
             with phase(Code.PREPARE_RAISED), torch.inference_mode():
                 prepare({name: w.to(self._device, copy=True) for name, w in state.items()})
 
-    def _call(self) -> None:
+    def _call(self, place: int) -> None:
         self._copy_in()
         with torch.inference_mode():
             tree = self._setup["input_tree"]
@@ -178,16 +181,16 @@ class Runner:
         leaves: list[Any] = []
         flatten(self._setup["output_tree"], answer, leaves)
         self._last = [*self._last[-1:], leaves]
-        self._copy_out(leaves)
+        self._copy_out(leaves, place)
 
     def _copy_in(self) -> None:
         if self._device.type != "cpu" and self._setup["memory"] == "host":
             for there, here in zip(self._inputs, self._here, strict=True):
                 here.copy_(there)
 
-    def _copy_out(self, leaves: Sequence[Any]) -> None:
+    def _copy_out(self, leaves: Sequence[Any], place: int) -> None:
         with torch.inference_mode():
-            for slot, leaf in zip(self._outputs, leaves, strict=True):
+            for slot, leaf in zip(self._outputs[place], leaves, strict=True):
                 slot.copy_(as_tensor(leaf, slot))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -198,19 +201,38 @@ def main(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.connect(address)
         _, files, _, _ = socket.recv_fds(link, 1, FILES)
-    bell, done, setup_file, *buffers = files
+    bell, done, page_file, setup_file, *buffers = files
     with os.fdopen(setup_file, "rb") as file:
         setup = json.loads(file.read())
+    page = Page(page_file)
     torch.set_num_threads(setup["threads"])
     runner = Runner(setup, buffers)
     os.write(done, bytes([Code.OK]))
     while message := os.read(bell, BELL.size):
-        op, source, seed = BELL.unpack(message)
-        code = Code.OK
-        try:
-            runner.serve(Op(op), Source(source), seed)
-        except BaseException as error:
-            code = code_of(error)
-            if not isinstance(error, Refused):
-                traceback.print_exc()
-        os.write(done, bytes([code]))
+        op, source, number = BELL.unpack(message)
+        os.write(done, bytes([perform(runner, op, source, number)]))
+        if op == Op.WATCH:
+            watch(runner, page)
+
+
+def watch(runner: Runner, page: Page) -> None:
+    """Serve rings in the page until it says REST."""
+    while True:
+        asked = page.asked()
+        if asked is None:
+            continue
+        op, place = asked
+        page.answer(perform(runner, op, Source.STATE, place))
+        if op == Op.REST:
+            return
+
+
+def perform(runner: Runner, op: int, source: int, number: int) -> Code:
+    """Do what was asked; how it went."""
+    try:
+        runner.serve(Op(op), Source(source), number)
+    except BaseException as error:
+        if not isinstance(error, Refused):
+            traceback.print_exc()
+        return code_of(error)
+    return Code.OK

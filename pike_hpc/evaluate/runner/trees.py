@@ -19,12 +19,6 @@ def host_bytes(fd: int, *, private: bool = False) -> torch.Tensor:
     return torch.frombuffer(raw, dtype=torch.uint8)
 
 
-def bytes_for(slots: Sequence[dict[str, Any]]) -> int:
-    """Bytes that slots reach over; never 0, which nothing can be mapped for."""
-    ends = (s["offset"] + s["count"] * getattr(torch, s["dtype"]).itemsize for s in slots)
-    return max(ends, default=0) or 1
-
-
 def views(slots: Sequence[dict[str, Any]], raw: torch.Tensor) -> list[torch.Tensor]:
     """Tensors over bytes."""
     found = []

@@ -1,0 +1,231 @@
+"""Windows of several calls, rung in the page, with a real runner: how short models are timed."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from pike_hpc.evaluate.buffers import SharedBuffer
+from pike_hpc.evaluate.judge_host import Ending
+from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
+from pike_hpc.evaluate.judge_memory import Place, unwritten, views
+from pike_hpc.evaluate.judge_shared import Frame, Shared, places_for
+from pike_hpc.evaluate.lane import START_RUNNER
+from pike_hpc.evaluate.layout import ALIGNMENT, lay_out
+from pike_hpc.evaluate.runner import Op
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+RUNNER = Path(sys.modules["pike_hpc.evaluate.runner"].__file__).parent
+PLACES = 5
+HEAD = """
+import os, sys, threading, time
+import torch
+class Model(torch.nn.Module):
+    calls = 0
+    def forward(self, x):
+        type(self).calls += 1
+        return self.of(x)
+    def of(self, x):
+        return 2 * x
+"""
+TAIL = """
+def get_init_inputs():
+    return []
+"""
+
+
+class PlainHost:
+    """Starts runners as plain processes: what the lane does, without a sandbox."""
+
+    def __init__(self, folder):
+        self._folder, self._runners, self.dead = folder, [], set()
+        self._quiet = os.pipe()
+
+    def fileno(self):
+        for number, runner in enumerate(self._runners):
+            if runner.poll() is not None:
+                self.dead.add(number)
+        return self._quiet[0]
+
+    def pump(self):
+        raise AssertionError("nothing is ever said here")
+
+    def place(self):
+        place = self._folder / f"r{len(self._runners)}"
+        place.mkdir()
+        return place
+
+    def spawn(self, role, address):
+        argv = [sys.executable, "-I", "-B", "-u", "-c", START_RUNNER, str(RUNNER), str(address)]
+        self._runners.append(subprocess.Popen(argv, cwd=self._folder))
+        return len(self._runners) - 1
+
+    def has_ended(self, number):
+        return number in self.dead
+
+    def kill(self, number, grace_s):
+        self._runners[number].kill()
+        return Ending(status=self._runners[number].wait(), tail="")
+
+    def close(self):
+        for end in self._quiet:
+            os.close(end)
+
+
+@pytest.fixture
+def start(tmp_path):
+    slots = lay_out([("x", "float32", (3,))])
+    frame = Frame(
+        input_tree=["tuple", [["tensor", 0]]],
+        input_slots=slots,
+        output_tree=["tensor", 0],
+        output_slots=slots,
+        weight_slots=(),
+    )
+    host = PlainHost(tmp_path)
+    with contextlib.ExitStack() as stack:
+        stack.callback(host.close)
+
+        def start(body):
+            link = RunnerLink(host, "candidate")
+            stack.callback(link.end)
+            shared = Shared(
+                frame=frame,
+                device=torch.device("cpu"),
+                place=Place.HOST,
+                construct="cpu",
+                places=PLACES,
+                resets=False,
+                threads=1,
+                spins=True,
+                task=HEAD + TAIL,
+                weights=SharedBuffer("weights", ALIGNMENT),
+                other_weights=SharedBuffer("other", ALIGNMENT),
+            )
+            link.attach(shared, HEAD + body)
+            link.allow(60.0)
+            link.do(Op.IMPORT)
+            link.do(Op.LOAD)
+            link.watch()
+            return link
+
+        yield start
+    assert unwritten(slots, torch.zeros(ALIGNMENT, dtype=torch.uint8)) == 0
+
+
+def run(link, op=Op.CALL, audited=(1, 3), count=PLACES):
+    slots = lay_out([("x", "float32", (3,))])
+    size = link.sizes[0]
+    inputs = [torch.zeros(size, dtype=torch.uint8) for _ in range(count)]
+    for i, packed in enumerate(inputs):
+        views(slots, packed)[0].fill_(i + 1.0)
+    answers, audits = link.spaces(count), {k: link.space() for k in audited}
+    latency_ms = link.windows(op, inputs, answers, audits)
+    late = [views(slots, row)[0][0].item() for row in answers]
+    return latency_ms, late, {k: views(slots, raw)[0][0].item() for k, raw in audits.items()}
+
+
+def test_every_call_has_its_own_input_and_place(start):
+    link = start("")
+    latency_ms, late, audits = run(link)
+    assert late == [2.0, 4.0, 6.0, 8.0, 10.0]
+    assert audits == {1: 4.0, 3: 8.0}
+    assert 0 < latency_ms < 1000
+    _, late, _ = run(link, Op.NULL)
+    assert late == [10.0] * PLACES, "the null call gives the last answer again"
+    _, late, _ = run(link, count=2, audited=())
+    assert late == [2.0, 4.0]
+
+
+def test_the_page_gives_way_to_the_pipe_and_back(start):
+    link = start("")
+    link.rest()
+    assert run(link)[1] == [2.0, 4.0, 6.0, 8.0, 10.0]
+    link.watch()
+    assert run(link)[1] == [2.0, 4.0, 6.0, 8.0, 10.0]
+
+
+LATE = """
+    def of(self, x):
+        if Model.calls == 1:
+            shim = sys.modules["pike_runner"].serve.Runner
+            honest = shim._copy_out
+            def copy_later(runner, leaves, place):
+                kept = [leaf.clone() for leaf in leaves]
+                later = lambda: (time.sleep(0.05), honest(runner, kept, place))
+                threading.Thread(target=later).start()
+                if place == 4:
+                    time.sleep(0.5)
+            shim._copy_out = copy_later
+        return 2 * x
+"""
+
+
+def test_an_answer_that_comes_later_is_seen_where_it_is_audited(start):
+    """Said to be done, done in the next call's time: in its place by the end of the window."""
+    _, late, audits = run(start(LATE))
+    assert late == [2.0, 4.0, 6.0, 8.0, 10.0], "the end of the window does not see it"
+    assert all(value != value for value in audits.values()), "an audit finds poison"
+
+
+AHEAD = """
+    def of(self, x):
+        if Model.calls == 1:
+            import gc
+            page = next(o for o in gc.get_objects() if type(o).__name__ == "Page")
+            honest = page.answer
+            def answer_all(code):
+                for rung in range(page._rung, page._rung + 9):
+                    page._words[16] = rung << 8 | code
+                    time.sleep(0.02)
+            page.answer = answer_all
+        return 2 * x
+"""
+
+
+def test_answering_rings_that_did_not_come_gives_no_answer(start):
+    link = start(AHEAD)
+    link.allow(5.0)
+    with contextlib.suppress(RunnerFailed):  # it may have answered past the ring that counts
+        _, late, _ = run(link)
+        assert late != [2.0, 4.0, 6.0, 8.0, 10.0]
+
+
+def test_a_runner_that_dies_while_the_judge_spins_is_gone(start):
+    link = start("    def of(self, x):\n        os._exit(3)\n")
+    with pytest.raises(RunnerFailed) as failed:
+        run(link)
+    assert (failed.value.kind, failed.value.op) == ("gone", Op.CALL)
+
+
+def test_a_runner_that_never_answers_meets_its_deadline(start):
+    link = start("    def of(self, x):\n        time.sleep(600)\n")
+    link.allow(0.5)
+    begun = time.monotonic()
+    with pytest.raises(RunnerFailed) as failed:
+        run(link)
+    assert failed.value.kind == "deadline"
+    assert time.monotonic() - begun < 30
+
+
+def test_a_program_that_raises_is_told_by_its_code(start):
+    link = start("    def of(self, x):\n        raise ValueError\n")
+    with pytest.raises(RunnerFailed) as failed:
+        run(link)
+    assert failed.value.kind == "code"
+
+
+def test_only_a_gpu_shares_windows():
+    slots = lay_out([("x", "float32", (1 << 20,))])
+    frame = Frame(
+        input_tree=None, input_slots=slots, output_tree=None, output_slots=slots, weight_slots=()
+    )
+    assert places_for(frame, Place.HOST, resets=False) == 1
+    assert places_for(frame, Place.DEVICE, resets=True) == 1
+    assert places_for(frame, Place.DEVICE, resets=False) == 1
