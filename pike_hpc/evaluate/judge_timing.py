@@ -28,6 +28,7 @@ from pike_hpc.evaluate.statistics import (
     Block,
     Estimate,
     StopRule,
+    candidate_first,
     decide,
     estimate,
     windows_per_half,
@@ -153,7 +154,7 @@ class Stopwatch:
                 raise Busy
             before = now
 
-    def measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, tuple[str, ...]]:
+    def measure(self, rule: StopRule) -> tuple[Estimate, tuple[str, ...]]:
         """The estimate, and tags: `early_stop`, `noisy`. Best after `settle`.
 
         Raises:
@@ -163,13 +164,13 @@ class Stopwatch:
         try:
             for side in (self._reference, self._candidate):
                 side.link.watch()
-            found = self._measure(rule, rng)
+            found = self._measure(rule)
             self._candidate.link.rest()
         finally:
             self._reference.link.rest()
         return found
 
-    def _measure(self, rule: StopRule, rng: random.Random) -> tuple[Estimate, tuple[str, ...]]:
+    def _measure(self, rule: StopRule) -> tuple[Estimate, tuple[str, ...]]:
         start = time.monotonic()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
         latency = self._pilot()
@@ -180,8 +181,8 @@ class Stopwatch:
         null_ms = self._null(calls, latency)
         blocks: list[Block] = []
         while True:
-            blocks.append(self._block(count, calls, len(blocks) % 2 == 1))
-            found = estimate(blocks, null_ms, rng)
+            blocks.append(self._block(count, calls, candidate_first(len(blocks))))
+            found = estimate(blocks, null_ms)
             decision = decide(found, len(blocks), time.monotonic() - start, rule)
             if decision.stop:
                 tags = {"early_stop": decision.early, "noisy": neighbours.noisy()}
@@ -225,12 +226,12 @@ class Stopwatch:
         with self._alone():
             return median(self._reference.run(windows, Op.NULL)[0] for _ in range(count))
 
-    def _block(self, count: int, calls: int, candidate_first: bool) -> Block:
+    def _block(self, count: int, calls: int, reverse: bool) -> Block:
         # The first window of a half wakes threads and caches that slept; it is checked, not timed.
         warm = 1 if count >= 3 else 0
         windows = self._room(count + warm, calls)
         times: dict[bool, list[float]] = {}
-        for is_candidate in (candidate_first, not candidate_first):
+        for is_candidate in (reverse, not reverse):
             if is_candidate:
                 times[True] = self._candidate.run(windows)[warm:]
                 if self._candidate.link.inputs_changed(windows[-1].inputs[-1]):

@@ -258,7 +258,7 @@ class Timing:
     candidate_ms: float
     reference_ms: float
     speedup: float
-    """exp of the median over blocks of log(reference / candidate)."""
+    """exp of the centre over blocks of log(reference / candidate)."""
     ci95: tuple[float, float]
     windows: int
     floor_ms: float | None = None

@@ -1,0 +1,79 @@
+"""What every benchmark says of itself: machine, date, torch, and the code that was measured.
+
+A document under docs/ is only as good as the code that it was measured with: it carries a digest
+of that code, and tests/unit/test_docs_bench.py fails once the code has changed.
+"""
+
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from pike_hpc.evaluate.measured import code_digest
+
+SCHEMA_VERSION = 1
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def stamp(name, modules, device=None):
+    """The head of a document.
+
+    Args:
+        name: of the benchmark; the script is tests/bench/NAME.py.
+        modules: files of the package, as `code_digest` takes them.
+        device: cpu or cuda; None where the figures do not depend on one.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "bench": name,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "machine": machine(device),
+        "modules": list(modules),
+        "code_digest": code_digest(modules=tuple(modules)),
+    }
+
+
+def machine(device):
+    """What it ran on: never a host's name."""
+    found = {
+        "device": device or "cpu",
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+    if importlib.util.find_spec("torch") is not None:
+        found["torch"] = importlib.metadata.version("torch")
+    if device == "cuda":
+        found["gpus"] = _gpus()
+    return found
+
+
+def write(document, out):
+    """One document: below the folder `out` as bench-NAME-DEVICE.json, or on stdout."""
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    if out is None:
+        sys.stdout.write(text)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"bench-{document['bench']}-{document['machine']['device']}.json"
+    path.write_text(text, "utf-8")
+    sys.stderr.write(f"{path}\n")
+
+
+def _cpu():
+    for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _gpus():
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.splitlines()
