@@ -50,6 +50,7 @@ from pike_hpc.records.nouns import (
     Variant,
     digest,
 )
+from pike_hpc.records.profile import KernelShare, Profile, ProfileSource
 
 __all__ = [
     "CALIBRATION_VERSION",
@@ -71,10 +72,13 @@ __all__ = [
     "Event",
     "Finished",
     "Isolation",
+    "KernelShare",
     "LegacyVerdicts",
     "OneOff",
     "Paused",
     "PikeError",
+    "Profile",
+    "ProfileSource",
     "Proposal",
     "Proposed",
     "QueryAnswered",

@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pike_hpc.records.profile import Profile
+
 JUDGE_VERSION = "3"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
@@ -270,6 +272,7 @@ class Timing:
     clocks: Clocks | None = None
     """None on CPUs and where NVML can't be read."""
     device_ms: float | None = None
+    """The device's part of `candidate_ms`, by the candidate's own word: a hint for the search."""
     stock_best_ms: float | None = None
     strict_fp32_ms: float | None = None
 
@@ -325,6 +328,8 @@ class EvalResult:
     log_tail: str = ""
     """The end of what the candidate printed. Hostile text."""
     environment: Environment = Environment(device="")
+    profile: Profile | None = None
+    """Where its time goes; None where it did not pass or could not be profiled."""
     lane_s: float = 0.0
     """Seconds that the lane (on CUDA: its GPU) was held."""
     simulated: bool = False
@@ -336,6 +341,18 @@ class EvalResult:
             raise ValueError("a PASSED result carries its tier and correctness")
         if self.tier is not None and self.status is not EvalStatus.PASSED:
             raise ValueError(f"a tier is earned by passing, not with {self.status}")
+
+    @property
+    def profile_lines(self) -> tuple[str, ...]:
+        """The profile for a person or a prompt: a few short lines, () where there is none."""
+        if self.profile is None or self.timing is None:
+            return ()
+        timing = self.timing
+        return self.profile.lines(
+            candidate_ms=timing.candidate_ms,
+            device_ms=timing.device_ms,
+            roofline_ms=timing.roofline_ms,
+        )
 
     @property
     def request_id(self) -> str:
