@@ -223,6 +223,7 @@ class Judge:
         rule = StopRule(half_width=HALF_WIDTH[self._device.type], budget_s=SEARCH_BUDGET_S)
         examiner.time(reference, rule, secrets)
         examiner.change_weights()
+        examiner.profile()
 
     def _bench(self, task: Task) -> Bench:
         if task.digest not in self._benches:
@@ -252,6 +253,7 @@ class Judge:
             tags=tuple(sorted(set(tags))),
             correctness=outcome.correctness,
             timing=outcome.timing if passed else None,
+            profile=outcome.profile if passed else None,
             one_off=outcome.one_off,
             isolation=self._isolation,
             message=outcome.message,

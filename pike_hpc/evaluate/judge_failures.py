@@ -61,6 +61,9 @@ _WHILE = {
     Op.AGAIN: "after forward",
     Op.NULL: "after forward",
     Op.RESET: "between calls",
+    Op.WATCH: "between calls",
+    Op.REST: "between calls",
+    Op.PROFILE: "while being profiled",
 }
 
 _NO_MEMORY = re.compile(r"bad_alloc|MemoryError|Cannot allocate memory|can't allocate memory")

@@ -21,7 +21,7 @@ from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_memory import Memory, Place, Poison, cold_cache, make
 from pike_hpc.evaluate.judge_shared import Shared
-from pike_hpc.evaluate.runner import BELL, PAGE_BYTES, Code, Op, Page, Source
+from pike_hpc.evaluate.runner import BELL, PAGE_BYTES, SHEET_BYTES, Code, Op, Page, Source
 
 START_TIMEOUT_S = 120.0
 """Importing torch from a cold parallel file system takes this long at worst."""
@@ -86,10 +86,11 @@ class RunnerLink:
         os.set_blocking(self._bell, False)
         os.set_blocking(self._done, False)
         setup_file = sealed_file("setup", shared.setup(candidate))
+        self._sheet = SharedBuffer("profile", SHEET_BYTES)
         page = SharedBuffer("page", PAGE_BYTES)
         self._bells = Page(page.fd)
         files = [*(b.fd for b in self._buffers), shared.weights.fd, shared.other_weights.fd]
-        given = [bell_read, done_write, page.fd, setup_file, *files]
+        given = [bell_read, done_write, page.fd, setup_file, *files, self._sheet.fd]
         try:
             socket.send_fds(link, [b"!"], given)
         except OSError:
@@ -185,6 +186,18 @@ class RunnerLink:
         answers.copy_(self._rows[:count])
         self._settle()
         return (time.perf_counter_ns() - start) / 1e6 / count
+
+    def profile(self, limit_s: float) -> bytes:
+        """What the runner says of a few calls of its own: a sheet of hostile bytes, copied once.
+
+        The last thing to ask it: afterwards it has at most what is left of `limit_s`.
+
+        Raises:
+            RunnerFailed: it did not say so in time.
+        """
+        self._left_s = min(self._left_s, limit_s)
+        self.do(Op.PROFILE)
+        return bytes(self._sheet.map)
 
     def staged(self, inputs: torch.Tensor) -> torch.Tensor:
         """Input bytes where the input buffer lies, so that no window pays for the way there."""

@@ -8,7 +8,7 @@ an `Outcome`; an exception out of here is the judge's own and becomes JUDGE_ERRO
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -17,14 +17,25 @@ from pike_hpc.evaluate.judge_failures import explain
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
+from pike_hpc.evaluate.judge_profile import read_sheet
 from pike_hpc.evaluate.judge_timing import Busy, Stopwatch, WrongAnswer
 from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy
 from pike_hpc.evaluate.runner import Code, Op, Source
 from pike_hpc.evaluate.statistics import Estimate, StopRule
-from pike_hpc.records import Correctness, EvalRequest, EvalStatus, OneOff, Tier, Timing
+from pike_hpc.records import (
+    Correctness,
+    EvalRequest,
+    EvalStatus,
+    OneOff,
+    Profile,
+    Tier,
+    Timing,
+)
 
 FOLLOWS = 0.05
 """Part of what changed weights change that an answer may be off by."""
+PROFILE_S, PROFILE_CALL_MS = 5.0, 1000.0
+"""How long a candidate may profile itself, and from when on a call is too slow to be repeated."""
 EXIT_GRACE_S = 1.0
 """Between a runner's last descriptor closing and its exit status."""
 
@@ -43,6 +54,7 @@ class Outcome:
     tags: list[str] = field(default_factory=list)
     correctness: Correctness | None = None
     timing: Timing | None = None
+    profile: Profile | None = None
     build_s: float = 0.0
     load_s: float = 0.0
     first_call_s: float = 0.0
@@ -132,6 +144,24 @@ class Examiner:
         self._load(probe.weights, Source.OTHER if by_state else Source.SEED)
         if not self._follows(probe):
             raise wrong("a fresh ModelNew with other weights answers wrongly")
+
+    def profile(self) -> None:
+        """Have it profile itself, for the search: the last thing it is asked.
+
+        Whatever comes of it is no part of the verdict: a runner that fails, hangs or writes
+        nonsense has no profile.
+        """
+        timing = self._outcome.timing
+        assert timing is not None
+        if timing.candidate_ms > PROFILE_CALL_MS:
+            return
+        try:
+            found = read_sheet(self._link.profile(PROFILE_S), timing.candidate_ms)
+        except RunnerFailed:
+            return
+        if found is not None:
+            self._outcome.profile, device_ms = found
+            self._outcome.timing = replace(timing, device_ms=device_ms)
 
     def _follows(self, probe: Probe) -> bool:
         """Whether it answers as the reference does under the probe's weights.

@@ -6,6 +6,7 @@ program, trees, state, serve.
 """
 
 from .doorbell import PAGE_BYTES, Page
+from .profile import HEAD, MAGIC, ROW, SHEET_BYTES, TOP
 from .protocol import BELL, Code, Op, Source
 from .serve import main
 from .state import STATE_BYTES, State
@@ -13,8 +14,13 @@ from .trees import unflatten
 
 __all__ = [
     "BELL",
+    "HEAD",
+    "MAGIC",
     "PAGE_BYTES",
+    "ROW",
+    "SHEET_BYTES",
     "STATE_BYTES",
+    "TOP",
     "Code",
     "Op",
     "Page",

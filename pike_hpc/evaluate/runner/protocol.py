@@ -13,8 +13,8 @@ BELL = struct.Struct("<BBQ")
 """What the judge rings: an Op, where weights come from, and a number: the constructor's seed, or
 which place of the outputs a call fills."""
 
-FILES = 8
-"""bell, done, page, setup, inputs, outputs, weights, other weights: the order of descriptors."""
+FILES = 9
+"""bell, done, page, setup, inputs, outputs, weights, other weights, profile: in this order."""
 
 
 class Op(enum.IntEnum):
@@ -36,6 +36,8 @@ class Op(enum.IntEnum):
     """From now on look for rings in the page, spinning."""
     REST = 9
     """Back to the pipe."""
+    PROFILE = 10
+    """Profile a few calls on the last input and write the profile's sheet."""
 
 
 class Source(enum.IntEnum):

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from . import device_memory
+from . import device_memory, profile
 from .doorbell import Page
 from .program import (
     ENTRIES,
@@ -63,8 +63,9 @@ class Runner:
         slots = setup["weight_slots"]
         self._weights = {
             source: views(slots, host_bytes(fd, private=True))
-            for source, fd in zip((Source.STATE, Source.OTHER), files[2:], strict=True)
+            for source, fd in zip((Source.STATE, Source.OTHER), files[2:4], strict=True)
         }
+        self._sheet = files[4]
         self._here = [t.to(self._device) for t in self._inputs]
         self._task: ModuleType | None = None
         self._entry: Any = None
@@ -82,8 +83,7 @@ class Runner:
             self._fit(self._model, self._weights[source])
             self._remember()
         elif op is Op.RESET:
-            if self._state is not None:
-                self._state.restore()
+            self._restore()
         elif op is Op.CALL:
             self._call(number)
         elif op is Op.NULL:
@@ -91,6 +91,8 @@ class Runner:
             self._copy_out(self._last[-1], number)
         elif op is Op.AGAIN:
             self._copy_out(self._last[0], number)
+        elif op is Op.PROFILE:
+            profile.record(self._forward, self._restore, self._device, self._sheet)
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
@@ -147,6 +149,12 @@ class Runner:
         if self._setup["resets"]:
             self._state = State(self._model)
 
+    def _restore(self) -> bool:
+        """Put back what calls left in the model; False where they leave nothing."""
+        if self._state is not None:
+            self._state.restore()
+        return self._state is not None
+
     def _fit(self, model: torch.nn.Module, weights: Sequence[torch.Tensor]) -> None:
         """Give the weights a place: strictly by name, by `prepare`, or by shape and order.
 
@@ -175,13 +183,15 @@ class Runner:
 
     def _call(self, place: int) -> None:
         self._copy_in()
-        with torch.inference_mode():
-            tree = self._setup["input_tree"]
-            answer = self._model(*unflatten(tree, self._here, vars(self._task)))
         leaves: list[Any] = []
-        flatten(self._setup["output_tree"], answer, leaves)
+        flatten(self._setup["output_tree"], self._forward(), leaves)
         self._last = [*self._last[-1:], leaves]
         self._copy_out(leaves, place)
+
+    def _forward(self) -> Any:
+        with torch.inference_mode():
+            tree = self._setup["input_tree"]
+            return self._model(*unflatten(tree, self._here, vars(self._task)))
 
     def _copy_in(self) -> None:
         if self._device.type != "cpu" and self._setup["memory"] == "host":
