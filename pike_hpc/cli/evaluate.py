@@ -134,6 +134,7 @@ def document(task: Task, result: EvalResult) -> dict[str, Any]:
                 "environment",
             )
         },
+        "profile": list(result.profile_lines),
     }
 
 
@@ -163,6 +164,8 @@ def describe(task: Task, result: EvalResult, device: Device) -> str:
         f"first call {once.first_call_s:.1f} s",
         f"  isolation  {result.isolation.level} ({result.isolation.engine})",
     ]
+    for i, line in enumerate(result.profile_lines):
+        lines += [f"  {'' if i else 'profile':9}  {line}"]
     lines += [f"  tags       {', '.join(result.tags)}"] if result.tags else []
     if timing is not None and result.message:
         lines += [f"  note       {result.message}"]
