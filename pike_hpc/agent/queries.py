@@ -13,12 +13,18 @@ from dataclasses import dataclass
 
 from pike_hpc.llm import Completion, LanguageModel, ModelRequest
 from pike_hpc.proposers.agents import Prompt, render
-from pike_hpc.records import PikeError, QueryReserved, Role, Task, Tier, digest
+from pike_hpc.records import EvalResult, PikeError, QueryReserved, Role, Task, Tier, digest
 from pike_hpc.search import AskModel, TaskView, tried
 from pike_hpc.tasks import effective_source
 
 _PARALLEL = 16
 """Queries in flight at once; a provider's rate limit is met by backing off, not by this."""
+
+_TORCH = "2.11 to 2.13"
+"""What candidates run on as far as is known before the first verdict."""
+
+_REFERENCE = "rule:identity"
+"""The operator whose candidate is the reference itself."""
 
 _HISTORY = 8
 """Tried programs that a prompt tells about, the best."""
@@ -129,20 +135,24 @@ def _prompt(
     tiers: tuple[Tier, ...],
     ideas: int,
 ) -> Prompt:
+    device, torch_version = _place(view, device_kind)
     failed = view.result(action.failed_node) if action.failed_node else None
     declined = view.outcomes[action.failed_node].declined if action.failed_node else None
     parent = view.results.get(action.parent_id) if action.parent_id else None
+    profiled = _reference(view) if action.parent_id is None else parent
     summary = None
     if parent is not None and parent.timing is not None:
         summary = f"{parent.timing.speedup:.2f}x over eager, correct at tier {parent.tier}"
     return render(
         action.role,
         task_source=effective_source(task),
-        device=device_kind,
-        torch_version="2.11 or later",
+        device=device,
+        torch_version=torch_version,
         tiers=tiers,
+        on_gpu=device_kind != "cpu",
         parent_source=view.sources.get(action.parent_id) if action.parent_id else None,
         parent_summary=summary,
+        profile=profiled.profile_lines if profiled is not None else (),
         idea=action.idea,
         failure_status=failed.status.value if failed else "NO_PROGRAM" if declined else "",
         failure_message=failed.message if failed else declined or "",
@@ -151,3 +161,23 @@ def _prompt(
         n_ideas=ideas,
         history=tried(view, phase=action.phase, limit=_HISTORY),
     )
+
+
+def _place(view: TaskView, device_kind: str) -> tuple[str, str]:
+    """Device and PyTorch that judged the task's first candidate; before it what is known anyway.
+
+    The first, so that the beginning of a task's prompts stays the same and can be cached.
+    """
+    judged = (result.environment for result in view.results.values() if result.environment.torch)
+    first = next(judged, None)
+    if first is None:
+        return device_kind, _TORCH
+    device = f"{device_kind} ({', '.join(filter(None, (first.device, first.driver)))})"
+    python = f", Python {first.python}" if first.python else ""
+    return device, f"{first.torch}{python}"
+
+
+def _reference(view: TaskView) -> EvalResult | None:
+    """The verdict on the reference as a candidate, for where its time goes."""
+    made = (p.candidate_id for p in view.proposals.values() if p.operator == _REFERENCE)
+    return next((view.results[c] for c in made if c in view.results), None)

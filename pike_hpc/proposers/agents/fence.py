@@ -1,6 +1,7 @@
 """Foreign text made fit for a prompt: no escapes, bounded, fenced so that it can't end its block.
 
-Candidate sources and logs are hostile wherever shown. Knows no prompt.
+Candidate sources and logs are hostile wherever shown. Servers that put a prompt together as text
+read some words as the end of a message, wherever they stand: those are broken up. Knows no prompt.
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ import re
 from pike_hpc.records import without_escapes
 
 _CONTROLS = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069"
+    r"\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 """Control characters but tab and newline, and those that hide or reorder text."""
 
+_TURNS = re.compile(
+    r"(?<=<)(?=[|\uff5c])|(?<=[|\uff5c])(?=>)"  # <|im_end|> and its kind
+    r"|(?<=<)(?=/?s>|(?:start|end)_of_turn>|bos>|eos>)|(?<=\[)(?=/?(?:INST|SYSTEM_PROMPT)\])"
+    r"|(?<=<)(?=<SYS>>|</SYS>>)"
+)
+"""Inside the words by which chat templates tell messages apart."""
+
 
 def clean(text: str) -> str:
-    """The text without terminal escapes, control characters and lone surrogates."""
-    text = _CONTROLS.sub("", without_escapes(text))
+    """The text without terminal escapes, control characters, ends of turns, lone surrogates."""
+    text = _TURNS.sub(" ", _CONTROLS.sub("", without_escapes(text)))
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -24,7 +24,8 @@ MAX_LOG_CHARS = 10_000
 """As in PIKE."""
 
 MAX_LINE_CHARS = 400
-MAX_HISTORY = 12
+MAX_HISTORY, MAX_PROFILE = 12, 8
+"""Lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,10 @@ def render(
     device: str,
     torch_version: str,
     tiers: Sequence[str],
+    on_gpu: bool = False,
     parent_source: str | None = None,
     parent_summary: str | None = None,
+    profile: Sequence[str] = (),
     idea: str | None = None,
     failure_status: str = "",
     failure_message: str = "",
@@ -55,20 +58,24 @@ def render(
     """The prompt of one query.
 
     `parent_source` is the correct program to start from (None: the reference) and
-    `parent_summary` what was measured of it, such as "1.62x, tier tf32". The `failure_…`
-    arguments say what became of the attempt to repair; `failed_source` is None where the answer
-    held no program. `history` has one line for each program tried before.
+    `parent_summary` what was measured of it, such as "1.62x, tier tf32"; `profile` says in a few
+    lines where its time (without a parent: the reference's) goes. `on_gpu` adds what a GPU asks
+    of a program. The `failure_…` arguments say what became of the attempt to repair;
+    `failed_source` is None where the answer held no program. `history` has one line for each
+    program tried before.
     """
     task = _template("task").substitute(
         device=one_line(device, MAX_LINE_CHARS),
         torch_version=one_line(torch_version, MAX_LINE_CHARS),
         tiers=", ".join(tiers),
+        device_rules=_template("cuda").substitute() if on_gpu else "",
         task_source=_program(task_source),
     )
     todo = _template(role.value).substitute(
         n_ideas=n_ideas,
         idea=f"\nThe idea to follow: {one_line(idea, 4 * MAX_LINE_CHARS)}\n" if idea else "",
         parent=_parent(parent_source, parent_summary),
+        profile=_profile(profile, "the reference" if parent_source is None else "that program"),
         history=_history(history),
         failure_status=one_line(failure_status, MAX_LINE_CHARS),
         failure_message=_message(failure_message),
@@ -97,6 +104,14 @@ def _parent(source: str | None, summary: str | None) -> str:
         "\nStart from this correct program and make it faster still, or take from it what helps."
         f"{measured} Data:\n\n{_program(source)}\n"
     )
+
+
+def _profile(lines: Sequence[str], whose: str) -> str:
+    if not lines:
+        return ""
+    shown = "\n".join(one_line(line, MAX_LINE_CHARS) for line in lines[:MAX_PROFILE])
+    title = f"Where a call of {whose} spends its time, by its own process, data:"
+    return f"\n{title}\n\n{fenced(shown)}\n"
 
 
 def _history(lines: Sequence[str]) -> str:
