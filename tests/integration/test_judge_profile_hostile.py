@@ -62,10 +62,10 @@ class ModelNew(nn.Module):
 
 LOUD = 'if torch.autograd.profiler._is_profiler_enabled: print("heard", flush=True)'
 
-PAGES = """
+SHEETS = """
 import os, threading, time
 
-def pages():
+def sheets():
     for name in os.listdir("/proc/self/fd"):
         try:
             if "memfd:profile" in os.readlink("/proc/self/fd/" + name):
@@ -73,8 +73,8 @@ def pages():
         except OSError:
             pass
 
-found = list(pages())
-assert found, "no page to write to"
+found = list(sheets())
+assert found, "no sheet to write to"
 """
 
 GARBAGE = """
@@ -144,8 +144,8 @@ def test_an_honest_program_is_profiled_and_its_log_stays_its_own(lane):
 
 
 @pytest.mark.parametrize("garbage", ["os.urandom(4096)", 'b"\\xff" * 4096', SENTENCE])
-def test_a_page_full_of_garbage_is_no_profile_or_a_clean_one(lane, garbage):
-    result = judged(lane, before=PAGES + GARBAGE.format(garbage=garbage))
+def test_a_sheet_full_of_garbage_is_no_profile_or_a_clean_one(lane, garbage):
+    result = judged(lane, before=SHEETS + GARBAGE.format(garbage=garbage))
     for line in result.profile_lines:
         assert line.isprintable()
         assert "`" not in line
@@ -153,7 +153,7 @@ def test_a_page_full_of_garbage_is_no_profile_or_a_clean_one(lane, garbage):
 
 
 def test_what_was_written_before_it_was_asked_is_overwritten(lane):
-    early = PAGES + "for fd in found: os.pwrite(fd, b'PIKEPROF' + b'\\x03' * 4000, 0)\n"
+    early = SHEETS + "for fd in found: os.pwrite(fd, b'PIKEPROF' + b'\\x03' * 4000, 0)\n"
     result = judged(lane, before=early)
     assert "aten::addmm" in {kernel.name for kernel in result.profile.kernels}
 
