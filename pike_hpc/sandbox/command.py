@@ -12,10 +12,13 @@ import json
 from pathlib import Path, PurePosixPath
 
 from pike_hpc.records import UsageError
+from pike_hpc.sandbox.filter import MAX_TIMERS, seccomp
 from pike_hpc.sandbox.host import NOBODY, HostFacts
+from pike_hpc.sandbox.narrow import HAND_OVER_FD
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec
 
 ENTER = Path(__file__).with_name("enter.py")
+NARROW = Path(__file__).with_name("narrow.py")
 
 _MEBIBYTE = 1 << 20
 
@@ -40,6 +43,7 @@ def _bare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     # A limit on processes counts all of the user's, the judge's too, unless the uid is another.
     count = spec.processes if facts.is_root else None
     return [
+        *_narrowed(facts),
         *("env", "-i", *folder),
         *(f"{name}={value}" for name, value in sorted(spec.env.items())),
         *_become_nobody(facts),
@@ -58,6 +62,8 @@ def _unshare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
         "scratch_bytes": spec.scratch_mb * _MEBIBYTE,
         "memory_bytes": spec.memory_mb * _MEBIBYTE,
         "processes": spec.processes if facts.is_root or facts.counts_per_namespace else 0,
+        "timers": MAX_TIMERS,
+        "filter": seccomp(facts.machine).hex(),
         "outer_uid": facts.uid,
         "outer_gid": facts.gid,
         "inner_id": NOBODY,
@@ -66,7 +72,10 @@ def _unshare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
 
 
 def _bubblewrap(spec: SandboxSpec, facts: HostFacts) -> list[str]:
-    argv = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    # Only bwrap itself can install the filter: before it has made its namespaces is too early.
+    argv = [*_narrowed(facts, "--hand-over"), "bwrap"]
+    argv += ["--seccomp", str(HAND_OVER_FD)] if seccomp(facts.machine) else []
+    argv += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     argv += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if facts.is_root:
         # Root's mounts reach folders that nobody may traverse; setpriv then gives the uid away.
@@ -109,14 +118,15 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     argv += ["--net", "--network", "none", "--no-mount", "hostfs,home,cwd"]
     argv += ["--userns"] if facts.is_root else []
     argv += ["--nv"] if spec.gpu else []
-    for path in spec.read_only:
+    narrowed = _narrowed(facts)
+    for path in (*spec.read_only, *((NARROW,) if narrowed else ())):
         argv += ["--bind", f"{path}:{path}:ro"]
     for path in spec.shared:
         argv += ["--bind", f"{path}:{path}:rw"]
     for name, value in sorted(spec.env.items()):
         argv += ["--env", f"{name}={value}"]
     argv += ["--pwd", str(SCRATCH), spec.image]
-    return [*argv, *_limits(spec, facts, None), *spec.argv]
+    return [*argv, *_limits(spec, facts, None), *narrowed, *spec.argv]
 
 
 def _check_apptainer(spec: SandboxSpec) -> None:
@@ -129,6 +139,12 @@ def _check_apptainer(spec: SandboxSpec) -> None:
             "apptainer takes no ':' or ',' in a bound path, and no ',' in a variable's value",
             where=split[0],
         )
+
+
+def _narrowed(facts: HostFacts, *options: str) -> list[str]:
+    """The wrapper that refuses system calls; nothing where we know none of this machine."""
+    code = seccomp(facts.machine).hex()
+    return [facts.python, "-I", "-S", str(NARROW), *options, code] if code else []
 
 
 def _become_nobody(facts: HostFacts) -> list[str]:
@@ -147,10 +163,11 @@ def _become_nobody(facts: HostFacts) -> list[str]:
 
 
 def _limits(spec: SandboxSpec, facts: HostFacts, processes: int | None) -> list[str]:
-    """The wrapper that sets resource limits: no core files, bounded files, memory, processes."""
+    """The wrapper that sets resource limits: no core files; files, timers, memory, processes."""
     if "prlimit" not in facts.programs:
         return []
     argv = ["prlimit", "--core=0", f"--fsize={spec.scratch_mb * _MEBIBYTE}"]
+    argv += [f"--sigpending={MAX_TIMERS}"]
     argv += [f"--data={spec.memory_mb * _MEBIBYTE}"] if spec.memory_mb else []
     argv += [f"--nproc={processes}"] if processes else []
     return argv

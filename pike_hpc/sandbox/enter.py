@@ -5,7 +5,8 @@ Contract: run as `python -I -S enter.py PLAN`, where PLAN is the JSON that `sand
 writes; one thread, standard library only, imports nothing of the project. Works for root and
 for ordinary users: mounts are made as the mapped owner of a new user namespace, who reaches
 folders that only we may traverse; the program itself then runs as uid and gid 65534 (outside:
-65534 where we are root, else our own) without a single capability. Two processes of ours stay:
+65534 where we are root, else our own) without a single capability, namespaces of its own or the
+system calls of the plan's filter. Two processes of ours stay:
 the outer one waits, the first one inside reaps; when either dies, the kernel ends the rest.
 Exits with the program's status, 128+N for signal N, 125 where the sandbox could not be built.
 It does not know what the program is for.
@@ -16,13 +17,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import platform
 import re
 import resource
 import select
 import signal
 import socket
 import stat
+import struct
 import sys
 from typing import Any, NoReturn
 
@@ -36,6 +37,7 @@ _NAMESPACES = (
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220, "ppc64le": 120}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 # linux/mount.h
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = (
     *(0x1, 0x2, 0x4, 0x8, 0x20, 0x1000, 0x4000, 0x40000),
@@ -44,6 +46,11 @@ _NOATIME, _NODIRATIME, _RELATIME = 0x400, 0x800, 0x200000
 _DETACH = 2
 # linux/prctl.h
 _SET_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 24, 38
+# linux/seccomp.h
+_SET_MODE_FILTER, _SPEC_ALLOW = 1, 4
+
+_COUNTED = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
+"""Kinds of namespaces whose number is limited for each user namespace."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,6 +82,7 @@ def _first_inside(plan: dict[str, Any], go: int, alive: int) -> NoReturn:
     try:
         if os.read(go, 1) == b"g":
             _build_root(plan)
+            _allow_no_namespaces()
             _drop_privileges(plan, alive)
             program = os.fork()
             if program == 0:
@@ -192,11 +200,20 @@ def _restrict(path: str, wanted: int) -> None:
             _mount(None, name, None, _REMOUNT | _BIND | kept | relatime | wanted)
 
 
+def _allow_no_namespaces() -> None:
+    """Below our user namespace there can be no other; only its owner could allow them again."""
+    for kind in _COUNTED:
+        path = f"/proc/sys/user/max_{kind}_namespaces"
+        if os.path.lexists(path):  # that of time namespaces since 5.6
+            _write(path, "0")
+
+
 def _drop_privileges(plan: dict[str, Any], alive: int) -> None:
     """Limits, then the uid, then every capability; from here on nothing comes back."""
     processes, memory = plan["processes"], plan["memory_bytes"]
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, plan["scratch_bytes"])
+    _limit(resource.RLIMIT_SIGPENDING, plan["timers"])
     if memory:
         _limit(resource.RLIMIT_DATA, memory)
     for capability in range(64):
@@ -213,8 +230,18 @@ def _drop_privileges(plan: dict[str, Any], alive: int) -> None:
         _limit(resource.RLIMIT_NPROC, processes + 1)
     _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
     _check(_libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "death signal")
+    if plan["filter"]:
+        _filter(bytes.fromhex(plan["filter"]))
     if select.select([alive], [], [], 0)[0]:
         raise ProcessLookupError("the process outside is gone")
+
+
+def _filter(code: bytes) -> None:
+    """System calls are refused from here on, for ourselves as well."""
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HP", len(code) // 8, ctypes.addressof(buffer))
+    call = (_number(_SYS_SECCOMP), _SET_MODE_FILTER, _SPEC_ALLOW, program)
+    _check(_libc.syscall(*call), "filter of system calls")
 
 
 def _limit(which: int, value: int) -> None:
@@ -231,7 +258,7 @@ def _clone(flags: int) -> int:
 
 
 def _number(table: dict[str, int]) -> int:
-    machine = platform.machine()
+    machine = os.uname().machine
     if machine not in table:
         raise OSError(38, f"engine unshare knows no system calls of {machine}")
     return table[machine]

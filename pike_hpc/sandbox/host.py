@@ -44,7 +44,9 @@ class HostFacts:
     gid: int
     kernel: tuple[int, int]
     python: str
-    """An interpreter, for `pike_hpc.sandbox.enter`."""
+    """An interpreter, for `pike_hpc.sandbox.enter` and `narrow`."""
+    machine: str = ""
+    """As `uname -m` says it; where it is none of `filter.MACHINES`, no system call is refused."""
     programs: frozenset[str] = frozenset()
     """Those of setpriv, prlimit, unshare, bwrap and apptainer that are on PATH."""
     system: tuple[str, ...] = ()
@@ -82,6 +84,7 @@ def look() -> HostFacts:
         gid=os.getgid(),
         kernel=_kernel(platform.release()),
         python=sys.executable,
+        machine=platform.machine(),
         programs=frozenset(found),
         system=(*plain, *rest),
         links=links,

@@ -1,12 +1,15 @@
 """The argv of each engine: golden where a container's command line is the contract."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox import Engine, HostFacts, SandboxSpec, command, environment, home
+from pike_hpc.sandbox.filter import seccomp
+from pike_hpc.sandbox.narrow import HAND_OVER_FD
 
 ROOT = HostFacts(
     uid=0,
@@ -55,7 +58,8 @@ def test_bare_root_becomes_nobody_with_a_clean_environment_and_limits():
         *("env", "-i", "--chdir=/local/s1", "A=one two", "B=2"),
         *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
         *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"),
-        *("prlimit", "--core=0", "--fsize=67108864", "--data=8388608", "--nproc=32"),
+        *("prlimit", "--core=0", "--fsize=67108864", "--sigpending=256"),
+        *("--data=8388608", "--nproc=32"),
         *("python", "-m", "runner"),
     ]
 
@@ -64,7 +68,8 @@ def test_bare_user_sets_no_process_limit_because_it_would_count_the_judge():
     argv = command(Engine.NONE, spec(), USER)
     assert argv == [
         *("env", "-i", "A=one two", "B=2", "setpriv", "--no-new-privs"),
-        *("prlimit", "--core=0", "--fsize=67108864", "python", "-m", "runner"),
+        *("prlimit", "--core=0", "--fsize=67108864", "--sigpending=256"),
+        *("python", "-m", "runner"),
     ]
 
 
@@ -88,6 +93,8 @@ def test_unshare_plan_says_everything():
         "scratch_bytes": 64 << 20,
         "memory_bytes": 16 << 20,
         "processes": 32,
+        "timers": 256,
+        "filter": "",
         "outer_uid": 0,
         "outer_gid": 0,
         "inner_id": 65534,
@@ -168,7 +175,8 @@ def test_apptainer_user_golden():
         *("--net", "--network", "none", "--no-mount", "hostfs,home,cwd", "--nv"),
         *("--bind", "/home/me/venv:/home/me/venv:ro", "--bind", "/local/sock:/local/sock:rw"),
         *("--env", "A=one two", "--env", "B=2", "--pwd", "/tmp", "/images/cuda.sif"),
-        *("prlimit", "--core=0", "--fsize=67108864", "python", "-m", "runner"),
+        *("prlimit", "--core=0", "--fsize=67108864", "--sigpending=256"),
+        *("python", "-m", "runner"),
     ]
 
 
@@ -176,6 +184,31 @@ def test_apptainer_root_uses_a_user_namespace():
     argv = command(Engine.APPTAINER, spec(image="i.sif"), ROOT)
     assert "--userns" in argv[: argv.index("i.sif")]
     assert "--nv" not in argv
+
+
+MACHINE = replace(USER, machine="x86_64")
+CODE = seccomp("x86_64").hex()
+
+
+def test_every_engine_refuses_system_calls_where_the_machine_is_known():
+    bare = command(Engine.NONE, spec(), MACHINE)
+    assert bare[:3] == ["/opt/py/bin/python", "-I", "-S"]
+    assert Path(bare[3]).name == "narrow.py"
+    assert bare[4:] == [CODE, *command(Engine.NONE, spec(), USER)]
+    assert json.loads(command(Engine.UNSHARE, spec(), MACHINE)[4])["filter"] == CODE
+
+
+def test_bubblewrap_installs_the_filter_itself_once_its_namespaces_are_made():
+    argv = command(Engine.BUBBLEWRAP, spec(), MACHINE)
+    assert argv[4:9] == ["--hand-over", CODE, "bwrap", "--seccomp", str(HAND_OVER_FD)]
+    assert argv[9:] == command(Engine.BUBBLEWRAP, spec(), USER)[1:]
+
+
+def test_apptainer_installs_the_filter_inside_last_of_all():
+    argv = command(Engine.APPTAINER, spec(image="i.sif"), MACHINE)
+    script = argv[-5]
+    assert argv[-8:] == [*("/opt/py/bin/python", "-I", "-S", script, CODE), *spec().argv]
+    assert f"{script}:{script}:ro" in argv[: argv.index("i.sif")]
 
 
 def test_apptainer_refuses_what_its_command_line_cannot_say():
