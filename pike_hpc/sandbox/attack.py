@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +26,17 @@ MOST_PROCESSES = 8
 HOLD_S = 0.5
 """How long children stay, so that all of them exist at the same time."""
 
-_NEWNS_NEWUSER = 0x00020000 | 0x10000000
+_NEWNS, _NEWUSER, _NEWNET = 0x00020000, 0x10000000, 0x40000000
 _REMOUNT_BIND = 0x20 | 0x1000
+
+# asm/unistd_64.h, asm-generic/unistd.h
+_SYS = {
+    "x86_64": {"clone": 56, "io_setup": 206, "timer_create": 222, "timerfd_create": 283},
+    "aarch64": {"clone": 220, "io_setup": 0, "timer_create": 107, "timerfd_create": 85},
+}.get(os.uname().machine, {})
+_SYS_IO_URING_SETUP, _SYS_CLONE3 = 425, 435
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 Targets = dict[str, Any]
 
@@ -48,16 +58,18 @@ def main() -> None:
         "open_file": lambda t: _opens(t["open_file"]),
         "network": _connect_tcp,
         "abstract_socket": _connect_abstract,
-        "network_interfaces": lambda _: any(name != "lo" for _, name in socket.if_nameindex()),
+        "network_interfaces": lambda _: any(name != "lo" for name in _interfaces()),
         "show_uid": lambda t: _create(t["shared"], t["nonce"]),
         "capabilities": lambda _: int(_own_status("CapEff"), 16) != 0,
         "gain_privileges": lambda _: _own_status("NoNewPrivs") != "1",
+        "work_while_stopped": _find_helpers,
         "scratch": _fill_scratch,
         "processes": _fork,
         "memory_of_one": lambda t: t["memory_mb"] == 0 or _takes(t["memory_mb"] + 8),
         "memory_together": _take_together,
         "memory_in_files": _fill_memory_files,
         "remount": _remount,
+        "namespaces": _make_namespaces,  # Last: in one of its own it would see less.
     }
     succeeded = {}
     for name, attack in attacks.items():
@@ -147,12 +159,11 @@ def _write_everywhere(targets: Targets) -> bool:
 
 def _remount(targets: Targets) -> bool:
     """Become the owner of a user namespace and try to make a read-only bind writable."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_NEWNS_NEWUSER) != 0:
+    if _libc.unshare(_NEWNS | _NEWUSER) != 0:
         return False
     for folder in targets["read_only"]:
-        libc.mount(None, folder.encode(), None, ctypes.c_ulong(_REMOUNT_BIND), None)
-        libc.umount2(folder.encode(), 2)
+        _libc.mount(None, folder.encode(), None, ctypes.c_ulong(_REMOUNT_BIND), None)
+        _libc.umount2(folder.encode(), 2)
         _create(folder, targets["nonce"])
     return False
 
@@ -167,6 +178,56 @@ def _connect_abstract(targets: Targets) -> bool:
         client.settimeout(2)
         client.connect("\0" + targets["abstract_name"])
     return False
+
+
+def _interfaces() -> list[str]:
+    with open("/proc/self/net/dev", encoding="ascii", errors="replace") as file:
+        return [line.split(":")[0].strip() for line in file.readlines()[2:]]
+
+
+def _make_namespaces(_: Targets) -> bool:
+    """Whoever makes a user namespace has all capabilities in it, over a network of its own too."""
+    if any(_libc.unshare(flags) == 0 for flags in (_NEWUSER, _NEWNET, _NEWNS)):
+        return True
+    flags = _NEWUSER | _NEWNET
+    wanted = struct.pack("8Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
+    calls: list[tuple[Any, ...]] = [(_SYS_CLONE3, wanted, len(wanted))]
+    if "clone" in _SYS:
+        calls.append(
+            (_SYS["clone"], ctypes.c_ulong(flags | signal.SIGCHLD), None, None, None, None)
+        )
+    for call in calls:
+        child = _libc.syscall(*call)
+        if child == 0:
+            os._exit(0)
+        if child > 0:
+            os.waitpid(child, 0)
+            return True
+    return False
+
+
+def _find_helpers(targets: Targets) -> bool:
+    """What the kernel does for a program without running it: SIGSTOP does not end that."""
+    if not _SYS:
+        return True  # Not tried.
+    if _libc.syscall(_SYS_IO_URING_SETUP, 1, ctypes.create_string_buffer(120)) >= 0:
+        return True
+    if _libc.syscall(_SYS["io_setup"], 1, ctypes.byref(ctypes.c_ulong(0))) == 0:
+        return True
+    if _libc.syscall(_SYS["timerfd_create"], 1, 0) >= 0:
+        return True
+    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK):
+        try:
+            socket.socket(family, socket.SOCK_DGRAM).close()
+        except OSError:
+            continue
+        return True
+    # Made, never set: they end with us.
+    made = ctypes.byref(ctypes.c_int())
+    return all(
+        _libc.syscall(_SYS["timer_create"], 1, None, made) == 0
+        for _ in range(targets["timers"] + 1)
+    )
 
 
 def _own_status(key: str) -> str:

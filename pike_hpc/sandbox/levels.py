@@ -33,6 +33,8 @@ STOPPED_AT: Mapping[str, tuple[str, ...]] = {
         "root_uid",
         "capabilities",
         "gain_privileges",
+        "namespaces",
+        "work_while_stopped",
     ),
     "L4": ("processes", "scratch", "memory_of_one", "memory_together", "memory_in_files"),
 }

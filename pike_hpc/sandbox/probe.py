@@ -23,6 +23,7 @@ from typing import Any
 
 from pike_hpc.records import Isolation, PikeError
 from pike_hpc.sandbox.command import command
+from pike_hpc.sandbox.filter import MAX_TIMERS
 from pike_hpc.sandbox.host import HostFacts, give_scratch
 from pike_hpc.sandbox.levels import ATTACKS, level
 from pike_hpc.sandbox.spec import Engine, SandboxSpec, environment, home
@@ -128,6 +129,7 @@ class _Layout:
             "tcp_port": self.listener.getsockname()[1],
             "abstract_name": self.nonce,
             "shared": str(self.shared),
+            "timers": MAX_TIMERS,
             "scratch_mb": spec.scratch_mb,
             "memory_mb": spec.memory_mb,
         }
