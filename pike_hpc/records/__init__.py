@@ -23,6 +23,7 @@ from pike_hpc.records.events import (
     QueryLost,
     QueryReserved,
     Requested,
+    SearchEnded,
     TaskOpened,
 )
 from pike_hpc.records.hostile import without_escapes
@@ -88,6 +89,7 @@ __all__ = [
     "Requested",
     "ResultKey",
     "Role",
+    "SearchEnded",
     "Task",
     "TaskOpened",
     "Tier",

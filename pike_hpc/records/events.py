@@ -110,6 +110,8 @@ class Requested:
 
     request_id: str
     candidate_id: str
+    retime: int = 0
+    """As in the request: 0 for the search, n for the n-th timing again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +130,15 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEnded:
+    """Nothing new is tried any more; what leads is timed again before the task is finished."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The search of this task is over."""
+    """The task is over: searched, and its best timed again as far as that was possible."""
 
     reason: str
 
@@ -147,6 +156,7 @@ Event = (
     | Requested
     | Evaluated
     | Paused
+    | SearchEnded
     | Finished
 )
 
@@ -165,6 +175,7 @@ EVENT_TYPES: Mapping[str, type] = {
         Requested,
         Evaluated,
         Paused,
+        SearchEnded,
         Finished,
     )
 }

@@ -160,16 +160,20 @@ class ResultKey:
     """The GPU's model, such as nvidia-h200, or cpu."""
     image_digest: str
     judge_version: str = JUDGE_VERSION
+    retime: int = 0
+    """0 for the search's own verdict; n for the n-th time that it was judged again."""
 
     @property
     def request_id(self) -> str:
         """32 hex digits that name the request for this key in mailbox and journal."""
+        again = (str(self.retime),) if self.retime else ()
         return digest(
             self.task_digest,
             self.candidate_id,
             self.device_kind,
             self.image_digest,
             self.judge_version,
+            *again,
         )[:32]
 
 
@@ -185,8 +189,13 @@ class EvalRequest:
     min_isolation: str = "L1"
     timeout_s: float = 900.0
     judge_version: str = JUDGE_VERSION
+    retime: int = 0
+    """0: judge it. n: judge it again, for the n-th time, on seeds and in processes that have
+    never met it."""
 
     def __post_init__(self) -> None:
+        if self.retime < 0:
+            raise ValueError(f"retime counts from 0, not {self.retime}")
         size = len(self.task.source.encode("utf-8", "surrogatepass"))
         size += len(self.candidate_source.encode("utf-8", "surrogatepass"))
         if size > MAX_SOURCE_BYTES:
@@ -206,6 +215,7 @@ class EvalRequest:
             device_kind=self.device_kind,
             image_digest=self.image_digest,
             judge_version=self.judge_version,
+            retime=self.retime,
         )
 
     @property
