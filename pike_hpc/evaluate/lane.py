@@ -124,6 +124,8 @@ class Lane:
         self._isolation: Isolation | None = None
         self._judge: JudgeProcess | None = None
         self._judges = 0
+        self._met: dict[str, int] = {}
+        """Task digest to EvalRequest.retime of the first time that the living judge met it."""
         self._wards: dict[int, Ward] = {}
         self._runners = 0
 
@@ -190,6 +192,9 @@ class Lane:
         return None
 
     def _judged(self, request: EvalRequest, on_phase: Callable[[str], None] | None) -> EvalResult:
+        if request.retime and self._met.get(request.task.digest, request.retime) != request.retime:
+            self._drop_judge()  # its weights and reference are those of the first time
+        self._met.setdefault(request.task.digest, request.retime)
         message = {"order": "evaluate", "request": encode(request)}
         try:
             done = self._order(message, request.timeout_s + JUDGE_PATIENCE_S, on_phase)
@@ -243,6 +248,7 @@ class Lane:
         return self._judge
 
     def _drop_judge(self) -> None:
+        self._met.clear()
         if self._judge is not None:
             self._judge.end()
             self._judge = None
