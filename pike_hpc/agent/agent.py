@@ -21,6 +21,9 @@ _IDLE_S = (0.02, 0.5)
 _GRACE_S = 10.0
 """How long past the end verdicts and answers in flight are still waited for."""
 
+_RETIME_SHARE = 0.25
+"""Most of the wall budget that a search leaves for timing its best again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
@@ -30,7 +33,8 @@ class AgentOptions:
     """Evaluations in the mailbox at once: enough that no worker idles, few enough that budgets
     cut cleanly."""
     wall_s: float = 0.0
-    """Seconds left of the wall budget; 0 = no limit. At its end the tasks are finished."""
+    """Seconds left of the wall budget; 0 = no limit. At its end the tasks are finished; the
+    searches end earlier, by what timing their best again is expected to take."""
     sitting_s: float = 0.0
     """Seconds after which this agent returns with the search unfinished; 0 = no limit."""
     once: bool = False
@@ -78,16 +82,19 @@ def run_agent(
             _hear_out(active, clock, sleep)
             return _leave(active, "stopped; the same command continues", left)
         left_s = options.wall_s - elapsed if options.wall_s else math.inf
-        closing = left_s < _expected_s(controllers)
+        beyond_s = left_s - _expected_s(controllers)
+        closing = _is_closing(active, options, beyond_s)
         # All collect before any advances: else whoever hears first takes its own room again.
         busy = any([_collect(c, left) for c in active])
         for controller in _by_turn([c for c in active if c not in left]):
             try:
-                if closing:
+                room = max(options.in_flight - sum(c.in_flight for c in active), 0)
+                if closing and not controller.search_ended:
                     busy |= _close_at_wall(controller, left_s)
+                elif closing and beyond_s < 0.0:
+                    busy |= _finish_at_wall(controller, left_s)
                 else:
-                    room = options.in_flight - sum(c.in_flight for c in active)
-                    busy |= controller.advance(max(room, 0))
+                    busy |= controller.advance(room)
             except PikeError as error:
                 _give_up(controller, error, left)
         if options.once and not busy and not any(c.asking for c in active):
@@ -129,15 +136,35 @@ def _by_turn(active: Sequence[Controller]) -> list[Controller]:
 
 def _expected_s(controllers: Sequence[Controller]) -> float:
     """How long the next verdict will take: nothing is begun that the wall budget would cut."""
-    lasted = [r.lane_s for c in controllers for r in c.view.results.values()]
     waiting = 1 + sum(c.in_flight for c in controllers)
-    return waiting * (statistics.median(lasted) if lasted else 0.0)
+    return waiting * _typical_s(controllers)
+
+
+def _is_closing(active: Sequence[Controller], options: AgentOptions, left_s: float) -> bool:
+    """Whether nothing new may be begun, so that the best can be timed again in what is left."""
+    if left_s >= _RETIME_SHARE * options.wall_s:
+        return left_s < 0.0
+    retimes = sum(c.retimes_left for c in active)
+    return left_s < retimes * _typical_s(active) / options.in_flight
+
+
+def _typical_s(controllers: Sequence[Controller]) -> float:
+    lasted = [r.lane_s for c in controllers for r in c.view.results.values()]
+    return statistics.median(lasted) if lasted else 0.0
 
 
 def _close_at_wall(controller: Controller, left_s: float) -> bool:
     if controller.in_flight and left_s > -_GRACE_S:
         return False
-    controller.finish("The wall budget is used (budget.wall_minutes).")
+    controller.end_search("The wall budget is used (budget.wall_minutes).")
+    return True
+
+
+def _finish_at_wall(controller: Controller, left_s: float) -> bool:
+    """Finish a task whose search has ended, whatever of its best is still to be timed again."""
+    if controller.in_flight and left_s > -_GRACE_S:
+        return False
+    controller.finish()
     return True
 
 

@@ -5,6 +5,9 @@ and its answer is on disk before it is read; a request is journalled before it i
 again after a kill (the mailbox knows it by its id); a verdict counts once it is journalled, and
 only then may the mailbox forget it.
 
+A search that has ended is not over: what leads is judged again first (`search.elites`), and each
+such request is journalled and put like any other.
+
 It knows no clock: `room` says how many evaluations may be in flight, the caller says when to stop.
 """
 
@@ -17,7 +20,7 @@ from pike_hpc.agent.queries import Answer, Models
 from pike_hpc.journal import TaskJournal
 from pike_hpc.mailbox import Mailbox
 from pike_hpc.proposers.agents import NoProgram, extract_program, parse_ideas
-from pike_hpc.proposers.rules import DeclinedByRule, Toolchain, rewrite
+from pike_hpc.proposers.rules import DeclinedByRule, Toolchain, is_stock_operator, rewrite
 from pike_hpc.records import (
     Brainstormed,
     Candidate,
@@ -36,6 +39,7 @@ from pike_hpc.records import (
     QueryReserved,
     Requested,
     Role,
+    SearchEnded,
     Task,
     TaskOpened,
     Tier,
@@ -45,10 +49,12 @@ from pike_hpc.search import (
     Finish,
     Limits,
     ProposeByRule,
+    Retime,
     Strategy,
     TaskView,
     may_evaluate,
     replay,
+    retimes_due,
     why_no_query,
 )
 from pike_hpc.tasks import effective_source
@@ -87,13 +93,23 @@ class Controller:
 
     @property
     def finished(self) -> bool:
-        """Whether the search of this task is over."""
+        """Whether this task is over, its best timed again included."""
         return self.view.finished is not None
+
+    @property
+    def search_ended(self) -> bool:
+        """Whether nothing new is tried any more; timing again may go on."""
+        return self.view.ended is not None
+
+    @property
+    def retimes_left(self) -> int:
+        """Candidates that would be judged again if the search ended now."""
+        return len(self._retimes_due())
 
     @property
     def in_flight(self) -> int:
         """Evaluations put into the mailbox and not yet journalled."""
-        return len(self.view.unjudged)
+        return len(self.view.unjudged) + len(self.view.retiming)
 
     @property
     def asking(self) -> int:
@@ -106,7 +122,8 @@ class Controller:
         A provider's failure ends up in `error`; answers of its other queries still count.
         """
         arrived = False
-        results = self._mailbox.results(tuple(self.view.unjudged)) if self.view.unjudged else {}
+        waited_for = (*self.view.unjudged, *self.view.retiming)
+        results = self._mailbox.results(waited_for) if waited_for else {}
         for _, result in sorted(results.items()):
             self._write(Evaluated(result=result))
             arrived = True
@@ -124,9 +141,15 @@ class Controller:
         """
         if self.finished or self.error is not None:
             return False
+        return self._retime(room) if self.search_ended else self._search(room)
+
+    def _search(self, room: int) -> bool:
+        """What the strategy wants next."""
         put = self._request_waiting(room)
         room, acted = room - put, put > 0
         for action in self.setup.strategy.decide(self.view):
+            if self.search_ended:
+                break  # the action before found that nothing more can be paid
             match action:
                 case ProposeByRule():
                     if room <= 0:
@@ -138,13 +161,18 @@ class Controller:
                     acted |= self._ask(action)
                 case Finish(reason=reason):
                     if not self.in_flight and not self.asking:
-                        self.finish(reason)
+                        self.end_search(reason)
                         acted = True
         return acted
 
-    def finish(self, reason: str) -> None:
-        """End the search of this task for good."""
-        self._write(Finished(reason=reason))
+    def end_search(self, reason: str) -> None:
+        """Try nothing new any more; the next `advance` times the best again."""
+        self._write(SearchEnded(reason=reason))
+
+    def finish(self) -> None:
+        """End this task for good, whatever of its best was timed again. Its search has ended."""
+        assert self.view.ended is not None, "end_search comes first"
+        self._write(Finished(reason=self.view.ended))
 
     def pause(self, reason: str, exit_code: int) -> None:
         """Leave a note of why this controller stops before the end."""
@@ -163,6 +191,9 @@ class Controller:
             self._read_answer(query.reserved)
         for candidate_id in self.view.unjudged.values():
             self._mailbox.put(self._request_for(candidate_id))
+        for candidate_id in self.view.retiming.values():
+            retime = self.view.retimes_asked[candidate_id]
+            self._mailbox.put(self._request_for(candidate_id, retime))
 
     def _write(self, event: Event) -> None:
         self._journal.append(event)
@@ -180,7 +211,29 @@ class Controller:
             put += 1
         return put
 
-    def _request_for(self, candidate_id: str) -> EvalRequest:
+    def _retime(self, room: int) -> bool:
+        """Have what leads judged again, `room` of it at most; once nothing is left, finish."""
+        due = self._retimes_due()
+        if not due and not self.in_flight:
+            self.finish()
+            return True
+        for each in due[: max(room, 0)]:
+            request = self._request_for(each.candidate_id, each.attempt)
+            asked = Requested(
+                request_id=request.request_id,
+                candidate_id=each.candidate_id,
+                retime=each.attempt,
+            )
+            self._write(asked)
+            self._mailbox.put(request)
+        return bool(due) and room > 0
+
+    def _retimes_due(self) -> tuple[Retime, ...]:
+        proposals = self.view.proposals.values()
+        controls = {p.candidate_id for p in proposals if is_stock_operator(p.operator)}
+        return retimes_due(self.view, self.setup.tiers, controls)
+
+    def _request_for(self, candidate_id: str, retime: int = 0) -> EvalRequest:
         setup = self.setup
         return EvalRequest(
             task=setup.task,
@@ -190,6 +243,7 @@ class Controller:
             tiers=setup.tiers,
             min_isolation=setup.min_isolation,
             timeout_s=setup.timeout_s,
+            retime=retime,
         )
 
     def _propose_by_rule(self, action: ProposeByRule) -> None:
@@ -255,7 +309,7 @@ class Controller:
         stop = why_no_query(self.view, setup.limits, prepared.reserved.max_cost_usd)
         if stop is not None:
             if self.view.idle and not self.view.unrequested:
-                self.finish(stop)  # no smaller query will come: nothing else would end this
+                self.end_search(stop)  # no smaller query will come: nothing else would end this
             return False
         self._write(prepared.reserved)
         self._asking[prepared.reserved.query_id] = self._models.send(prepared)

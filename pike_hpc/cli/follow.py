@@ -12,8 +12,8 @@ from pike_hpc.cli.keep import keep
 from pike_hpc.cli.run import Run
 from pike_hpc.config import env
 from pike_hpc.journal import Stamped
-from pike_hpc.records import EvalResult, Evaluated, Proposed, Task
-from pike_hpc.search import TaskView, replay
+from pike_hpc.records import EvalResult, Evaluated, Proposed, Task, Tier
+from pike_hpc.search import TaskView, leader, replay
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -79,7 +79,7 @@ class Follower:
             f"{key} {beat.phase}".strip()
             for beat in beats
             for key, view in views.items()
-            if beat.request_id in view.unjudged
+            if beat.request_id in view.unjudged or beat.request_id in view.retiming
         ]
         return ", ".join(now) or ("waiting" if beats else "starting")
 
@@ -111,7 +111,8 @@ def _verdict(task: Task, events: tuple[Stamped, ...], result: EvalResult) -> str
         "?",
     )
     view = replay(s.event for s in events)
-    line = f"{task.key} {task.name}: {operator.removeprefix('rule:')} "
+    again = "again, " if result.key.retime else ""
+    line = f"{task.key} {task.name}: {again}{operator.removeprefix('rule:')} "
     if result.timing is not None:
         line += f"{result.timing.speedup:.2f}x at {result.tier}"
     else:
@@ -126,8 +127,9 @@ def _best(view: TaskView) -> str:
 
 
 def _best_speedup(view: TaskView) -> float | None:
-    timed = [r.timing.speedup for r in view.results.values() if r.timing is not None]
-    return max(timed, default=None)
+    """What counts so far: of what was timed again, else of the search's."""
+    first = leader(view, Tier.HALF)
+    return first.result.timing.speedup if first and first.result.timing else None
 
 
 def _clock(seconds: float) -> str:

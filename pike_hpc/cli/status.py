@@ -20,7 +20,7 @@ from pike_hpc.config import env
 from pike_hpc.launch import read_jobs
 from pike_hpc.mailbox import SeenWorker, alive_here
 from pike_hpc.records import Tier, encode
-from pike_hpc.search import TaskView
+from pike_hpc.search import TaskView, leader
 
 _STALE_S = 120.0
 """A heartbeat older than this, from a machine that cannot be asked, is shown as lost."""
@@ -77,15 +77,23 @@ def describe(found: dict[str, Any]) -> str:
         + "".join(f"; {w['id'].split('-')[1]} {w['state']} {w['phase']}".rstrip() for w in alive),
         f"  queue    {queue['new']} new, {queue['claimed']} claimed, {queue['done']} done and not "
         f"yet journalled, {queue['dead']} dead",
-        f"  spent    {budget['evaluations']} evaluations, {budget['queries']} queries, "
+        f"  spent    {budget['evaluations']} evaluations, {budget['retimes']} timings again, "
+        f"{budget['queries']} queries, "
         f"${budget['usd']:.2f}, {budget['lane_s']:.0f} s of device time, "
         f"{budget['wall_s'] / 60:.1f} min at work"
         + (f" of {budget['wall_minutes']:g}" if budget["wall_minutes"] else ""),
     ]
     for task in found["tasks"]:
-        best = ", ".join(f"{t} {b['speedup']:.2f}x" for t, b in task["best"].items() if b)
-        state = (task["finished"] or task["paused"] or "searching").splitlines()[0]
+        best = ", ".join(
+            f"{t} {b['speedup']:.2f}x{'' if b['retimed'] else '*'}"
+            for t, b in task["best"].items()
+            if b
+        )
+        now = "timing the best again" if task["search_ended"] else "searching"
+        state = (task["finished"] or task["paused"] or now).splitlines()[0]
         lines.append(f"  {task['task']:<22} {task['judged']:>3} judged  {best or '-':<34} {state}")
+    if any(b and not b["retimed"] for task in found["tasks"] for b in task["best"].values()):
+        lines.append("  * the search's value, not yet timed again: the best of many is too good")
     return "\n".join(lines)
 
 
@@ -122,9 +130,10 @@ def _budget(run: Run, views: dict[str, TaskView]) -> dict[str, Any]:
         "queries_per_task": limits.queries_per_task,
         "evaluations": sum(s.evaluations for s in spent),
         "evaluations_per_task": limits.evaluations_per_task,
+        "retimes": sum(s.retimes for s in spent),
         "usd": sum(s.usd for s in spent),
         "max_usd": limits.max_usd,
-        "lane_s": sum(s.lane_s for s in spent),
+        "lane_s": sum(s.lane_s + s.retime_lane_s for s in spent),
         "max_gpu_hours": limits.max_gpu_hours,
         "wall_s": active_seconds(run.events(task) for task in run.tasks),
         "wall_minutes": limits.wall_minutes,
@@ -134,14 +143,25 @@ def _budget(run: Run, views: dict[str, TaskView]) -> dict[str, Any]:
 def _task(key: str, view: TaskView) -> dict[str, Any]:
     best = {}
     for tier in Tier:
-        result = view.best(tier)
-        timing = result.timing if result is not None else None
-        best[tier.value] = timing and {"speedup": timing.speedup, "ci95": list(timing.ci95)}
+        first = leader(view, tier)
+        timing = first.result.timing if first is not None else None
+        best[tier.value] = (
+            first
+            and timing
+            and {
+                "speedup": timing.speedup,
+                "ci95": list(timing.ci95),
+                "retimed": first.retimed,
+            }
+        )
     return {
         "task": key,
         "judged": len(view.results),
         "waiting": len(view.unjudged) + len(view.unrequested),
+        "retimed": len(view.retimed),
+        "retiming": len(view.retiming),
         "best": best,
+        "search_ended": view.ended or view.finished,
         "finished": view.finished,
         "paused": view.paused,
     }

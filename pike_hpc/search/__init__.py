@@ -8,6 +8,7 @@ from pike_hpc.search.budget import (
     why_no_evaluation,
     why_no_query,
 )
+from pike_hpc.search.elites import Leader, Retime, leader, retimes_due
 from pike_hpc.search.history import tried
 from pike_hpc.search.query import Query, QueryState
 from pike_hpc.search.registry import STRATEGIES, make_strategy
@@ -25,20 +26,24 @@ __all__ = [
     "Action",
     "AskModel",
     "Finish",
+    "Leader",
     "Limits",
     "NodeState",
     "Outcome",
     "ProposeByRule",
     "Query",
     "QueryState",
+    "Retime",
     "Setup",
     "Spent",
     "Strategy",
     "TaskView",
+    "leader",
     "make_strategy",
     "may_evaluate",
     "may_query",
     "replay",
+    "retimes_due",
     "tried",
     "why_no_evaluation",
     "why_no_query",

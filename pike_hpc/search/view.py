@@ -28,6 +28,7 @@ from pike_hpc.records import (
     QueryLost,
     QueryReserved,
     Requested,
+    SearchEnded,
     Task,
     TaskOpened,
     Tier,
@@ -74,9 +75,12 @@ class Spent:
     reserved_usd: float = 0.0
     """Ceiling of the queries in flight."""
     evaluations: int = 0
-    """Requests put into the mailbox, those in flight included."""
+    """Requests put into the mailbox, those in flight included, timings again aside."""
     lane_s: float = 0.0
-    """Seconds that lanes (on CUDA: GPUs) were held."""
+    """Seconds that lanes (on CUDA: GPUs) were held for them."""
+    retimes: int = 0
+    """Requests to time a candidate again, those in flight included."""
+    retime_lane_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -93,7 +97,8 @@ class TaskView:
     sources: dict[str, str] = field(default_factory=dict)
     """By candidate id."""
     results: dict[str, EvalResult] = field(default_factory=dict)
-    """By candidate id. A JUDGE_ERROR gives way to a later verdict; nothing else does."""
+    """The search's verdicts by candidate id. A JUDGE_ERROR gives way to a later verdict; nothing
+    else does."""
     queries: dict[str, Query] = field(default_factory=dict)
     """By query id, in the order of the journal."""
     queries_of: dict[str, list[str]] = field(default_factory=dict)
@@ -104,8 +109,16 @@ class TaskView:
     """Those of `requested` whose verdict is still to come."""
     lane_s: float = 0.0
     """Seconds that lanes were held, verdicts that gave way included."""
+    retimes_asked: dict[str, int] = field(default_factory=dict)
+    """By candidate id: how often it was requested again."""
+    retiming: dict[str, str] = field(default_factory=dict)
+    """Request id to candidate id, of requests to time again whose verdict is still to come."""
+    retimed: dict[str, dict[int, EvalResult]] = field(default_factory=dict)
+    """By candidate id: the verdict of each time that it was judged again."""
+    ended: str | None = None
+    """Why nothing new is tried any more; timing again may go on."""
     finished: str | None = None
-    """Why the search is over."""
+    """Why the task is over."""
     paused: str | None = None
     """Why the last controller stopped early; None while one is at work."""
 
@@ -128,6 +141,8 @@ class TaskView:
                 self._judge(event.result)
             case Paused():
                 self.paused = event.reason
+            case SearchEnded():
+                self.ended = event.reason
             case Finished():
                 self.finished = event.reason
 
@@ -165,6 +180,12 @@ class TaskView:
                     self.sources.setdefault(candidate_id, event.source)
 
     def _request(self, event: Requested) -> None:
+        if event.retime:
+            asked = self.retimes_asked.get(event.candidate_id, 0)
+            self.retimes_asked[event.candidate_id] = max(asked, event.retime)
+            if event.retime not in self.retimed.get(event.candidate_id, {}):
+                self.retiming[event.request_id] = event.candidate_id
+            return
         self.requested[event.request_id] = event.candidate_id
         known = self.results.get(event.candidate_id)
         if known is None or known.status is EvalStatus.JUDGE_ERROR:
@@ -174,6 +195,10 @@ class TaskView:
         if self.task is None or result.key.task_digest != self.task.digest:
             return
         if result.key.device_kind != self.device_kind:
+            return
+        if result.key.retime:
+            self.retiming.pop(result.request_id, None)
+            self.retimed.setdefault(result.candidate_id, {}).setdefault(result.key.retime, result)
             return
         self.unjudged.pop(result.request_id, None)
         known = self.results.get(result.candidate_id)
@@ -232,7 +257,7 @@ class TaskView:
     @property
     def idle(self) -> bool:
         """Nothing is under way that could change this view by itself."""
-        return not (self.in_flight or self.unparsed or self.unjudged)
+        return not (self.in_flight or self.unparsed or self.unjudged or self.retiming)
 
     @property
     def spent(self) -> Spent:
@@ -249,10 +274,12 @@ class TaskView:
             reserved_usd=sum(reserved, 0.0),
             evaluations=len(self.requested),
             lane_s=self.lane_s,
+            retimes=sum(self.retimes_asked.values()),
+            retime_lane_s=sum(r.lane_s for again in self.retimed.values() for r in again.values()),
         )
 
     def ranked(self, tier: Tier, candidates: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Candidates that passed at `tier` or stricter, fastest first, ties by id."""
+        """Candidates that passed at `tier` or stricter, fastest in the search first, ties by id."""
         chosen = self.results if candidates is None else candidates
         timed = [
             (-result.timing.speedup, candidate_id)
@@ -263,11 +290,6 @@ class TaskView:
             and result.tier.rank <= tier.rank
         ]
         return tuple(candidate_id for _, candidate_id in sorted(timed))
-
-    def best(self, tier: Tier) -> EvalResult | None:
-        """The fastest result at `tier` or stricter."""
-        ranked = self.ranked(tier)
-        return self.results[ranked[0]] if ranked else None
 
 
 def replay(events: Iterable[Event]) -> TaskView:

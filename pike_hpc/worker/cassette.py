@@ -13,11 +13,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pike_hpc.records import CodecError, EvalRequest, EvalResult, UsageError, from_json, to_json
+from pike_hpc.records import (
+    CodecError,
+    EvalRequest,
+    EvalResult,
+    ResultKey,
+    UsageError,
+    from_json,
+    to_json,
+)
 from pike_hpc.worker.judge import Judge, judge_error
 
-_Program = tuple[str, str, str]
-"""Task digest, candidate id, device kind."""
+_Program = tuple[str, str, str, int]
+"""Task digest, candidate id, device kind, and which time it was judged (ResultKey.retime)."""
 
 
 class RecordingJudge:
@@ -62,7 +70,7 @@ class CassetteJudge:
         """The recorded verdict under the request's key, or a JUDGE_ERROR that names the tape."""
         on_phase("replay")
         key = request.key
-        recorded = self._tape.get((key.task_digest, key.candidate_id, key.device_kind))
+        recorded = self._tape.get(_program(key))
         if recorded is None:
             return judge_error(
                 request, f"the cassette {self._path} has no verdict on {key.candidate_id[:12]}"
@@ -71,6 +79,10 @@ class CassetteJudge:
 
     def close(self) -> None:
         """Nothing runs."""
+
+
+def _program(key: ResultKey) -> _Program:
+    return key.task_digest, key.candidate_id, key.device_kind, key.retime
 
 
 def _read(path: Path) -> dict[_Program, EvalResult]:
@@ -88,8 +100,7 @@ def _read(path: Path) -> dict[_Program, EvalResult]:
             raise UsageError(
                 f"not a cassette of verdicts: {error.what}", where=f"{path}:{number}"
             ) from None
-        key = result.key
-        tape[key.task_digest, key.candidate_id, key.device_kind] = result
+        tape[_program(result.key)] = result
     if not tape:
         raise UsageError(
             "the cassette holds no verdict",

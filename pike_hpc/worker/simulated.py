@@ -1,8 +1,9 @@
 """A judge that judges nothing: verdicts drawn from a seed, each marked simulated.
 
 For walking through search, archive and report in seconds, and for tests of everything but the
-judging. The verdict depends on (seed, candidate id) alone, the reference's latency on
-(seed, task digest). Knows nothing of what the source says.
+judging. The verdict depends on (seed, candidate id) alone, what it is when judged again on the
+number of the attempt too, the reference's latency on (seed, task digest). Knows nothing of what
+the source says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from pike_hpc.records import (
     Correctness,
@@ -28,6 +30,12 @@ from pike_hpc.records import (
 )
 
 PASS_RATE = 0.7
+
+RETIME_SPREAD = 0.05
+"""Standard deviation of log speedup from one timing of a candidate to the next."""
+
+RETIME_FAILS = 0.05
+"""How often a candidate that passed fails when it is judged again."""
 
 FAILURES: tuple[tuple[EvalStatus, float, str, str], ...] = (
     (
@@ -97,11 +105,33 @@ class SimulatedJudge:
 
 
 def simulated_result(request: EvalRequest, seed: int) -> EvalResult:
-    """A verdict that could have been, always the same for (seed, candidate id)."""
+    """A verdict that could have been, always the same for (seed, candidate id, retime)."""
     rng = _rng(seed, "verdict", request.candidate.id)
-    if rng.random() < PASS_RATE:
-        return _passed(request, seed, rng)
-    return _failed(request, rng)
+    if rng.random() >= PASS_RATE:
+        return _failed(request, rng)
+    first = _passed(request, seed, rng)
+    return _again(request, first, seed) if request.retime else first
+
+
+def _again(request: EvalRequest, first: EvalResult, seed: int) -> EvalResult:
+    """What passed once, judged again: another timing, or now and then a failure."""
+    rng = _rng(seed, f"retime {request.retime}", request.candidate.id)
+    if rng.random() < RETIME_FAILS:
+        return _failed(request, rng)
+    assert first.timing is not None, "it passed"
+    off = math.exp(rng.gauss(0.0, RETIME_SPREAD))
+    timing = replace(
+        first.timing,
+        candidate_ms=first.timing.candidate_ms / off,
+        speedup=first.timing.speedup * off,
+        ci95=(first.timing.ci95[0] * off, first.timing.ci95[1] * off),
+    )
+    return replace(
+        first,
+        timing=timing,
+        message=f"SIMULATED: {timing.speedup:.2f}x at {first.tier}",
+        lane_s=rng.uniform(5.0, 60.0),
+    )
 
 
 def _passed(request: EvalRequest, seed: int, rng: random.Random) -> EvalResult:

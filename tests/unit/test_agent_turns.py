@@ -1,5 +1,6 @@
 """Several tasks share the room for evaluations: each gets its turn before any gets a second."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from pike_hpc.agent import AgentOptions, Controller, TaskSetup, run_agent
@@ -81,3 +82,53 @@ def test_at_the_wall_every_task_is_finished_and_nothing_begins(tmp_path):
     assert all("wall" in (c.view.finished or "") for c in controllers)
     assert mailbox.counts().new == 2, "no worker ever came"
     assert now[0] <= 60 + 15
+
+
+def run_with_a_clock(tmp_path, *, wall_s, verdict_s):
+    """Two tasks to the end of a wall budget, on a judge that takes so long for each verdict."""
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=1)
+    controllers = [controller(tmp_path, task_id, mailbox) for task_id in ("4", "8")]
+    now = [0.0]
+
+    def judge_one(_seconds):
+        now[0] += verdict_s
+        for claim in mailbox.claim("w", frozenset(["cpu"]), limit=1):
+            mailbox.judging(claim)
+            verdict = judge.evaluate(claim.request, lambda _: None)
+            mailbox.commit(claim, replace(verdict, lane_s=verdict_s))
+
+    outcome = run_agent(
+        controllers,
+        AgentOptions(in_flight=2, wall_s=wall_s),
+        clock=lambda: now[0],
+        sleep=judge_one,
+        stopping=lambda: False,
+    )
+    for one in controllers:
+        one.close()
+    assert outcome.finished
+    return [one.view for one in controllers], now[0]
+
+
+def test_the_best_of_every_task_are_timed_again_before_it_is_finished(tmp_path):
+    views, _ = run_with_a_clock(tmp_path, wall_s=0.0, verdict_s=1.0)
+    for view in views:
+        passed = view.ranked(Tier.HALF)
+        assert passed
+        assert set(passed) == set(view.retimed), "at most three programs: all of them lead"
+        assert view.spent.evaluations == 3
+        assert view.finished == view.ended
+
+
+def test_at_the_wall_there_is_time_left_to_time_the_best_again(tmp_path):
+    views, end_s = run_with_a_clock(tmp_path, wall_s=24.0, verdict_s=3.0)
+    assert sum(view.spent.evaluations for view in views) < 6, "the search was cut"
+    assert any(view.retimed for view in views)
+    assert all("wall" in view.finished for view in views)
+    assert end_s <= 24.0 + 3.0
+
+
+def test_a_wall_that_leaves_no_time_finishes_with_what_there_is(tmp_path):
+    views, end_s = run_with_a_clock(tmp_path, wall_s=4.0, verdict_s=3.0)
+    assert not any(view.retimed for view in views)
+    assert end_s <= 4.0 + 15.0

@@ -67,3 +67,10 @@ def portfolio(device_kind: str) -> tuple[tuple[str, ...], ...]:
 def is_stock(rules: Sequence[str]) -> bool:
     """Whether a composition is a setting of torch that any user could flip, not a find."""
     return all(RULES[name].stock for name in rules)
+
+
+def is_stock_operator(operator: str) -> bool:
+    """The same of a proposal's operator, such as rule:channels_last+compile_default."""
+    kind, _, names = operator.partition(":")
+    rules = names.split("+")
+    return kind == "rule" and all(name in RULES for name in rules) and is_stock(rules)
