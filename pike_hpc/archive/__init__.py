@@ -4,6 +4,7 @@ Imports journal and records. Knows run.yaml as text only, and nothing of figures
 """
 
 from pike_hpc.archive.canonical import canonical, canonical_text
+from pike_hpc.archive.elites import Elite, elites, standing
 from pike_hpc.archive.export_csv import disarmed, export_csv
 from pike_hpc.archive.export_pike import export_pike_layout
 from pike_hpc.archive.read import read
@@ -22,6 +23,7 @@ from pike_hpc.archive.record import (
 from pike_hpc.archive.verify import verify
 
 __all__ = [
+    "Elite",
     "QueryOutcome",
     "QueryRecord",
     "RunArchive",
@@ -34,10 +36,12 @@ __all__ = [
     "canonical",
     "canonical_text",
     "disarmed",
+    "elites",
     "export_csv",
     "export_pike_layout",
     "is_current",
     "read",
     "rebuild",
+    "standing",
     "verify",
 ]

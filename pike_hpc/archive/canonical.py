@@ -2,7 +2,8 @@
 
 Two runs with the same seed and the same answers give the same text byte for byte, however often
 one of them was killed and continued: no clocks, hosts, processes, measured times or errors,
-costs of retries, log tails, epochs or writers; everything sorted by what identifies it.
+no verdicts on candidates judged again (measured times say which those are), costs of retries, log
+tails, epochs or writers; everything sorted by what identifies it.
 """
 
 from __future__ import annotations

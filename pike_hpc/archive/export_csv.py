@@ -19,7 +19,7 @@ _EVALUATIONS = (
     "judge_version", "status", "tier", "tags", "speedup", "ci95_low", "ci95_high",
     "candidate_ms", "reference_ms", "device_ms", "stock_best_ms", "strict_fp32_ms", "windows",
     "relative_error", "limit", "build_s", "load_s", "first_call_s", "lane_s", "isolation",
-    "simulated",
+    "simulated", "retime",
 )  # fmt: skip
 _CANDIDATES = (
     "run_id", "task", "variant", "time", "candidate_id", "source_sha256", "node", "operator",
@@ -61,7 +61,7 @@ def export_csv(path: Path, out_dir: Path) -> tuple[Path, ...]:
 
 def _evaluations(run: RunArchive) -> Iterator[tuple[Cell, ...]]:
     for task in run.tasks:
-        for final in task.results:
+        for final in (*task.results, *task.retimes):
             r, key, t = final.result, final.result.key, final.result.timing
             c = r.correctness
             times: tuple[Cell, ...] = (None,) * 9
@@ -76,6 +76,7 @@ def _evaluations(run: RunArchive) -> Iterator[tuple[Cell, ...]]:
                 r.tier.value if r.tier else None, " ".join(r.tags), *times,
                 c.relative_error if c else None, c.limit if c else None, r.one_off.build_s,
                 r.one_off.load_s, r.one_off.first_call_s, r.lane_s, r.isolation.level, r.simulated,
+                key.retime,
             )  # fmt: skip
 
 

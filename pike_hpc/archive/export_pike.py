@@ -3,7 +3,8 @@
 `tasks/task<ID>/output/iter_output/iter_<K>/attempts/attempt_<M>/` with code.py, response.md
 where a model wrote it, and metrics_artifacts.json. An iteration is a branch of a phase, an
 attempt a repair round of it; a proposal without a branch is an iteration of its own. Prompts are
-not written: a run keeps their digests only. `runtime` is the candidate's latency in ms.
+not written: a run keeps their digests only. `runtime` is the candidate's latency in ms
+as the search measured it.
 """
 
 from __future__ import annotations

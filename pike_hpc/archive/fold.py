@@ -51,6 +51,7 @@ def fold(slug: str, events: Iterable[Stamped]) -> TaskRecord | None:
         declined=tuple(folding.declined),
         ideas=tuple(folding.ideas),
         results=tuple(folding.results),
+        retimes=tuple(folding.retimes),
         queries=tuple(folding.queries.values()),
         events=kept,
     )
@@ -68,6 +69,7 @@ class _Folding:
         self.declined: list[StampedDecline] = []
         self.ideas: list[StampedIdeas] = []
         self.results: list[StampedResult] = []
+        self.retimes: list[StampedResult] = []
         self.queries: dict[str, QueryRecord] = {}
 
     def add(self, stamped: Stamped) -> None:
@@ -82,7 +84,8 @@ class _Folding:
             case Brainstormed():
                 self.ideas.append(StampedIdeas(time=time, ideas=event))
             case Evaluated():
-                self.results.append(StampedResult(time=time, result=event.result))
+                verdicts = self.retimes if event.result.key.retime else self.results
+                verdicts.append(StampedResult(time=time, result=event.result))
             case QueryReserved() | QueryAnswered() | QueryFailed() | QueryLost():
                 self._query(time, event)
             case Paused() if self.state is TaskState.RUNNING:

@@ -12,9 +12,11 @@ import h5py
 from pike_hpc.records import UsageError
 
 FORMAT = "pike-hpc-run"
-FORMAT_VERSION = 1
-"""Raised when a reader of the old version would misread the file. N and N-1 are read."""
-READABLE = (1,)
+FORMAT_VERSION = 2
+"""Raised when a reader of the old version would misread the file. N and N-1 are read.
+
+1: no timings again: no /elites, and no column `retime` in /evaluations."""
+READABLE = (1, 2)
 
 FILE_NAME = "archive.h5"
 

@@ -114,6 +114,9 @@ class TaskRecord:
     declined: tuple[StampedDecline, ...] = ()
     ideas: tuple[StampedIdeas, ...] = ()
     results: tuple[StampedResult, ...] = ()
+    """The search's verdicts."""
+    retimes: tuple[StampedResult, ...] = ()
+    """Verdicts on candidates that were judged again."""
     queries: tuple[QueryRecord, ...] = ()
     events: tuple[Stamped, ...] = ()
     """Everything, exactly as in the journal."""

@@ -15,7 +15,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from pike_hpc.archive.elites import Elite
 from pike_hpc.archive.record import QueryRecord, StampedProposal, StampedResult
+from pike_hpc.records import EvalResult
 
 TEXT_LIMIT = 200
 """Bytes of a text column."""
@@ -47,8 +49,17 @@ EVALUATIONS: Columns = (
     ("candidate_ms", "<f8"), ("reference_ms", "<f8"), ("stock_best_ms", "<f8"),
     ("relative_error", "<f8"), ("limit", "<f8"), ("build_s", "<f8"), ("load_s", "<f8"),
     ("first_call_s", "<f8"), ("lane_s", "<f8"), ("isolation", "text"), ("simulated", "?"),
-    ("log", "<i8"),
+    ("log", "<i8"), ("retime", "<i8"),
 )  # fmt: skip
+"""A row for each verdict; `retime` 0 for the search's own."""
+ELITES: Columns = (
+    ("task", "<i8"), ("candidate", "<i8"), ("time", "<f8"), ("candidate_id", "text"),
+    ("attempts", "<i8"), ("search_tier", "text"), ("search_speedup", "<f8"),
+    ("search_ci95_low", "<f8"), ("search_ci95_high", "<f8"), ("status", "text"), ("tier", "text"),
+    ("speedup", "<f8"), ("ci95_low", "<f8"), ("ci95_high", "<f8"), ("search_tags", "text"),
+    ("tags", "text"),
+)  # fmt: skip
+"""A row for each candidate that was judged again; `status`, `tier`, `speedup` are what counts."""
 QUERIES: Columns = (
     ("task", "<i8"), ("event", "<i8"), ("time", "<f8"), ("query_id", "text"), ("node", "text"),
     ("role", "text"), ("model", "text"), ("prompt_digest", "text"), ("outcome", "text"),
@@ -86,7 +97,24 @@ def evaluation_row(task: int, event: int, candidate: int, log: int, final: Stamp
         key.image_digest, key.judge_version, r.status.value, r.tier.value if r.tier else "",
         ",".join(r.tags), *times, *errors, r.one_off.build_s, r.one_off.load_s,
         r.one_off.first_call_s, r.lane_s, r.isolation.level, r.simulated, log,
+        key.retime,
     )  # fmt: skip
+
+
+def elite_row(task: int, candidate: int, elite: Elite) -> Row:
+    """A row of ELITES."""
+    now, then = elite.retimed, elite.searched
+    return (
+        task, candidate, elite.time, now.candidate_id, elite.attempts, *_speed(then),
+        now.status.value, *_speed(now), ",".join(then.tags) if then else "", ",".join(now.tags),
+    )  # fmt: skip
+
+
+def _speed(result: EvalResult | None) -> Row:
+    """Tier, speedup and its interval."""
+    timing = result.timing if result else None
+    tier = result.tier.value if result and result.tier else ""
+    return (tier, timing.speedup, *timing.ci95) if timing else (tier, *(math.nan,) * 3)
 
 
 def query_row(task: int, event: int, answer: int, query: QueryRecord) -> Row:

@@ -12,6 +12,7 @@ from pike_hpc.archive.body import ANSWER, BODY, LOG, SOURCE, STORES, text_store
 from pike_hpc.archive.layout import open_archive
 from pike_hpc.archive.tables import (
     CANDIDATES,
+    ELITES,
     EVALUATIONS,
     EVENTS,
     PROPOSALS,
@@ -28,8 +29,11 @@ _COLUMNS: dict[str, Columns] = {
     "candidates": CANDIDATES,
     "proposals": PROPOSALS,
     "evaluations": EVALUATIONS,
+    "elites": ELITES,
     "queries": QUERIES,
 }
+_ADDED_BY_2 = ("elites", "retime")
+"""A table and a column of /evaluations."""
 _DERIVED = {"proposals": "Proposed", "evaluations": "Evaluated", "queries": "QueryReserved"}
 """Table to the event type that each of its rows repeats."""
 
@@ -46,6 +50,8 @@ _REFERENCES = (
     ("evaluations", "event", "events", False),
     ("evaluations", "candidate", "candidates", True),
     ("evaluations", "log", f"blobs/{LOG}", False),
+    ("elites", "task", "tasks", False),
+    ("elites", "candidate", "candidates", True),
     ("queries", "task", "tasks", False),
     ("queries", "event", "events", False),
     ("queries", "answer", f"blobs/{ANSWER}", True),
@@ -69,14 +75,15 @@ def verify(path: Path) -> tuple[str, ...]:
 
 
 def _problems(file: Any) -> list[str]:
-    missing = [name for name in _COLUMNS if name not in file]
+    expected = _columns(int(file.attrs["format_version"]))
+    missing = [name for name in expected if name not in file]
     missing += [f"blobs/{store}" for store in STORES if f"blobs/{store}" not in file]
     if missing or "provenance/run_yaml" not in file:
         return [f"/{name} is missing" for name in missing or ["provenance/run_yaml"]]
     # Reading every row also has HDF5 check every chunk's fletcher32.
-    tables = {name: file[name][()] for name in _COLUMNS}
+    tables = {name: file[name][()] for name in expected}
     blobs = {store: BlobReader(file[f"blobs/{store}"]) for store in STORES}
-    problems = _column_problems(tables)
+    problems = _column_problems(tables, expected)
     for store, reader in blobs.items():
         problems += reader.problems(store)
     if problems:
@@ -90,10 +97,21 @@ def _problems(file: Any) -> list[str]:
     return problems
 
 
-def _column_problems(tables: dict[str, Any]) -> list[str]:
+def _columns(version: int) -> dict[str, Columns]:
+    """The tables of a format version, and their columns."""
+    if version >= 2:
+        return _COLUMNS
+    return {
+        name: tuple(column for column in columns if column[0] not in _ADDED_BY_2)
+        for name, columns in _COLUMNS.items()
+        if name not in _ADDED_BY_2
+    }
+
+
+def _column_problems(tables: dict[str, Any], expected: dict[str, Columns]) -> list[str]:
     return [
         f"/{name} has columns {', '.join(tables[name].dtype.names or ())}"
-        for name, columns in _COLUMNS.items()
+        for name, columns in expected.items()
         if tables[name].dtype.names != tuple(column for column, _ in columns)
     ]
 
@@ -126,7 +144,7 @@ def _reference_problems(tables: dict[str, Any], blobs: dict[str, BlobReader]) ->
     sizes = {name: len(rows) for name, rows in tables.items()}
     sizes |= {f"blobs/{store}": len(reader) for store, reader in blobs.items()}
     problems = []
-    for name, column, target, optional in _REFERENCES:
+    for name, column, target, optional in (r for r in _REFERENCES if r[0] in tables):
         values = tables[name][column]
         lowest = -1 if optional else 0
         wrong = (values < lowest) | (values >= sizes[target])

@@ -19,17 +19,20 @@ import h5py
 from pike_hpc import __version__
 from pike_hpc.archive.blob_store import BlobWriter, write_array
 from pike_hpc.archive.body import BODY, SOURCE, STORES, split, to_bytes
+from pike_hpc.archive.elites import elites
 from pike_hpc.archive.fold import fold
 from pike_hpc.archive.layout import FORMAT, FORMAT_VERSION
 from pike_hpc.archive.record import QueryOutcome, TaskRecord, TaskState
 from pike_hpc.archive.tables import (
     CANDIDATES,
+    ELITES,
     EVALUATIONS,
     EVENTS,
     PROPOSALS,
     QUERIES,
     TASKS,
     Row,
+    elite_row,
     evaluation_row,
     proposal_row,
     query_row,
@@ -92,6 +95,7 @@ class _Tables:
     candidates: list[Row] = field(default_factory=list)
     proposals: list[Row] = field(default_factory=list)
     evaluations: list[Row] = field(default_factory=list)
+    elites: list[Row] = field(default_factory=list)
     queries: list[Row] = field(default_factory=list)
     blobs: dict[str, BlobWriter] = field(
         default_factory=lambda: {store: BlobWriter() for store in STORES}
@@ -105,6 +109,7 @@ class _Tables:
             ("candidates", CANDIDATES, self.candidates),
             ("proposals", PROPOSALS, self.proposals),
             ("evaluations", EVALUATIONS, self.evaluations),
+            ("elites", ELITES, self.elites),
             ("queries", QUERIES, self.queries),
         )
 
@@ -141,7 +146,11 @@ class _Tables:
             row = self.blobs[SOURCE].add(to_bytes(source))
             sha = self.blobs[SOURCE].sha256(row)
             self.candidates.append((index, candidate_id, row, sha))
-        proposals, results = iter(record.proposals), iter(record.results)
+        for elite in elites(record):
+            known = candidates.get(elite.retimed.candidate_id, -1)
+            self.elites.append(elite_row(index, known, elite))
+        proposals = iter(record.proposals)
+        results, retimes = iter(record.results), iter(record.retimes)
         queries = {query.query_id: query for query in record.queries}
         answers = {
             stamped.event.query_id: text
@@ -155,7 +164,7 @@ class _Tables:
                     known = candidates[made.proposal.candidate_id]
                     self.proposals.append(proposal_row(index, row, known, made))
                 case Evaluated():
-                    final = next(results)
+                    final = next(retimes if stamped.event.result.key.retime else results)
                     known = candidates.get(final.result.candidate_id, -1)
                     self.evaluations.append(evaluation_row(index, row, known, text, final))
                 case QueryReserved(query_id=query_id) if query_id in queries:

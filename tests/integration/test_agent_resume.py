@@ -1,8 +1,9 @@
 """Killed after any event, a search goes on as if nothing had happened.
 
 A whole search is run once; then its journal is cut after every single event, as kill -9 would
-leave it, and a new controller finishes it. The canonical text must be the same, no journalled
-verdict may be judged again, and only queries in flight may be asked again.
+leave it, and a new controller finishes it. The canonical text must be the same, and so must what
+was timed again and what came of it; no journalled verdict may be judged again, and only queries
+in flight may be asked again.
 """
 
 import shutil
@@ -17,6 +18,7 @@ from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import (
     EvalRequest,
+    Evaluated,
     Finished,
     QueryAnswered,
     QueryFailed,
@@ -111,6 +113,14 @@ def archive_text(run_dir):
     return canonical(rebuild(run_dir))
 
 
+def timed_again(run_dir):
+    """Everything that was judged again, by request, and the place that each holds."""
+    events = [s.event for s in read_task(run_dir, SLUG)]
+    results = [e.result for e in events if isinstance(e, Evaluated) and e.result.key.retime]
+    assert len({r.request_id for r in results}) == len(results)
+    return {r.request_id: (r.status, r.timing) for r in results}
+
+
 def only_segment(run_dir):
     (segment,) = (run_dir / "journal").glob("*.jsonl")
     return segment
@@ -123,7 +133,12 @@ def test_a_cut_after_any_event_changes_nothing(tmp_path, strategy):
     wanted = archive_text(whole)
     lines = only_segment(whole).read_bytes().splitlines(keepends=True)
     assert len(lines) > 12
-    for cut in range(1, len(lines), 1 if strategy == "rules" else 4):
+    assert b'"SearchEnded"' in b"".join(lines)
+    best = timed_again(whole)
+    assert best
+    ended = next(i for i, line in enumerate(lines) if b'"SearchEnded"' in line)
+    searching = range(1, ended, 1 if strategy == "rules" else 4)
+    for cut in (*searching, *range(ended, len(lines))):
         run_dir = tmp_path / f"cut{cut}"
         shutil.copytree(whole / "journal", run_dir / "journal")
         only_segment(run_dir).write_bytes(b"".join(lines[:cut]))
@@ -142,6 +157,7 @@ def test_a_cut_after_any_event_changes_nothing(tmp_path, strategy):
         assert view.spent.queries <= LIMITS.queries
         assert view.spent.evaluations <= LIMITS.evaluations
         assert archive_text(run_dir) == wanted
+        assert timed_again(run_dir) == best
 
 
 def test_a_verdict_left_in_the_mailbox_by_a_dead_agent_is_not_paid_twice(tmp_path):

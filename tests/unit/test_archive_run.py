@@ -5,12 +5,14 @@ import json
 import shutil
 
 import h5py
+import numpy as np
 import pytest
 
 from pike_hpc.archive import (
     QueryOutcome,
     TaskState,
     canonical,
+    elites,
     export_csv,
     export_pike_layout,
     is_current,
@@ -39,6 +41,7 @@ from pike_hpc.records import (
     QueryReserved,
     Requested,
     ResultKey,
+    SearchEnded,
     Task,
     TaskOpened,
     Tier,
@@ -56,7 +59,7 @@ def candidate_id(source):
     return Candidate(task_digest=TASK.digest, source=source).id
 
 
-def result(source, status=EvalStatus.PASSED, *, ms=1.0, tags=(), log="", error=1e-7):
+def result(source, status=EvalStatus.PASSED, *, ms=1.0, tags=(), log="", error=1e-7, retime=0):
     passed = status is EvalStatus.PASSED
     return EvalResult(
         key=ResultKey(
@@ -64,6 +67,7 @@ def result(source, status=EvalStatus.PASSED, *, ms=1.0, tags=(), log="", error=1
             candidate_id=candidate_id(source),
             device_kind="cpu",
             image_digest="none",
+            retime=retime,
         ),
         status=status,
         tier=Tier.FP32 if passed else None,
@@ -221,7 +225,7 @@ def test_the_state_of_a_task(run, lives, state):
 def test_tables_for_people(run):
     with h5py.File(rebuild(run), "r") as file:
         assert file.attrs["format"] == "pike-hpc-run"
-        assert file.attrs["format_version"] == 1
+        assert file.attrs["format_version"] == 2
         rows = file["evaluations"][()]
         assert [s.decode() for s in rows["status"]] == ["PASSED", "RUNTIME_ERROR", "PASSED"]
         assert rows["speedup"][0] == 2.0
@@ -234,6 +238,79 @@ def test_tables_for_people(run):
         for name in ("evaluations", "events", "blobs/source/bytes"):
             assert file[name].fletcher32
             assert file[name].compression == "gzip"
+
+
+def retimed(source, attempt, **options):
+    name = f"{source}{attempt}"
+    return [
+        Requested(request_id=name, candidate_id=candidate_id(source), retime=attempt),
+        Evaluated(result=result(source, retime=attempt, **options)),
+    ]
+
+
+def test_search_value_and_the_one_timed_again_stand_side_by_side(run):
+    write(
+        run,
+        [
+            SearchEnded(reason="over"),
+            *retimed("fixed", 1, ms=0.8, tags=("noisy",)),
+            *retimed("a", 1, status=EvalStatus.WRONG_RESULT),
+            *retimed("fixed", 2, ms=0.625),
+            *retimed("fixed", 3, status=EvalStatus.JUDGE_ERROR),
+            Finished(reason="done"),
+        ],
+    )
+    path = rebuild(run)
+    assert verify(path) == ()
+    with h5py.File(path, "r") as file:
+        assert file["evaluations"]["retime"].tolist() == [0, 0, 0, 1, 1, 2, 3]
+        rows = file["elites"][()]
+    assert [i.decode() for i in rows["candidate_id"]] == [candidate_id("fixed"), candidate_id("a")]
+    assert rows["attempts"].tolist() == [3, 1]
+    assert rows["search_speedup"].tolist() == [4.0, 2.0]
+    assert rows["speedup"][0] == 3.2
+    assert rows["speedup"][1] != rows["speedup"][1]
+    assert rows["status"].tolist() == [b"PASSED", b"WRONG_RESULT"]
+    task = read(path).tasks[0]
+    assert [r.result.key.retime for r in task.results] == [0, 0, 0]
+    assert [(e.searched.timing.speedup, e.attempts) for e in elites(task)] == [(4.0, 3), (2.0, 1)]
+    assert elites(task)[0].retimed.timing.speedup == 3.2
+
+
+def test_the_canonical_text_does_not_say_who_was_timed_again(run):
+    before = canonical(rebuild(run))
+    write(run, [SearchEnded(reason="over"), *retimed("fixed", 1), Finished(reason="done")])
+    assert canonical(rebuild(run)) == before
+
+
+def as_version_1(path):
+    """What version 1 wrote: no /elites, no column `retime`."""
+    with h5py.File(path, "r+") as file:
+        del file["elites"]
+        rows = file["evaluations"][()]
+        del file["evaluations"]
+        names = [name for name in rows.dtype.names if name != "retime"]
+        old = np.empty(len(rows), dtype=[(name, file_type(rows, name)) for name in names])
+        for name in names:
+            old[name] = rows[name]
+        file.create_dataset("evaluations", data=old, fletcher32=True, chunks=True)
+        file.attrs["format_version"] = 1
+
+
+def file_type(rows, name):
+    kind = rows.dtype[name]
+    return h5py.string_dtype("utf-8", kind.itemsize) if kind.kind == "S" else kind
+
+
+def test_an_archive_of_the_version_before_is_read_and_verified(run):
+    path = rebuild(run)
+    whole = read(path)
+    as_version_1(path)
+    assert verify(path) == ()
+    assert read(path).tasks == whole.tasks
+    with h5py.File(path, "r+") as file:
+        file["proposals"].resize((2,))
+    assert any("/proposals has 2 rows" in problem for problem in verify(path))
 
 
 def test_the_same_journal_gives_the_same_bytes(run):
@@ -330,7 +407,7 @@ def test_foreign_and_other_versions_are_named(run, tmp_path):
     with pytest.raises(UsageError, match="not written by pike-hpc"):
         read(foreign)
     path = rebuild(run)
-    for version in (0, 2):
+    for version in (0, 3):
         with h5py.File(path, "r+") as file:
             file.attrs["format_version"] = version
         with pytest.raises(UsageError, match=f"format version {version}"):
