@@ -23,6 +23,7 @@ _NUMBERS = frozenset(
         "ci_low",
         "ci_high",
         "over_stock",
+        "search_speedup",
         "stock_speedup",
         "candidate_ms",
         "reference_ms",
@@ -58,6 +59,7 @@ def all_frames(report: Report) -> Mapping[str, pd.DataFrame]:
         "summary": summary(report.tasks),
         "candidates": candidates(report),
         "evaluations": evaluations(report),
+        "elites": elites(report),
         "queries": queries(report),
         "declined": declined(report),
         "trajectory": trajectory(report.tasks),
@@ -69,6 +71,7 @@ def summary(tasks: Sequence[TaskReport]) -> pd.DataFrame:
     """One row per task and tier with a correct candidate."""
     best_columns = ("speedup", "ci_low", "ci_high", "measured_tier", "over_stock")
     program = ("stock_speedup", "operator", "candidate", "candidate_ms", "reference_ms")
+    again = ("retimed", "search_speedup")
     rows = [
         (
             *_task(task),
@@ -82,12 +85,36 @@ def summary(tasks: Sequence[TaskReport]) -> pd.DataFrame:
             best.candidate,
             best.candidate_ms,
             best.reference_ms,
+            best.retimed,
+            best.search_speedup,
         )
         for task in tasks
         for tier, best in task.best.items()
         if best is not None
     ]
-    return _frame(rows, (*_TASK, "tier", *best_columns, *program))
+    return _frame(rows, (*_TASK, "tier", *best_columns, *program, *again))
+
+
+def elites(report: Report) -> pd.DataFrame:
+    """One row per verdict on a candidate judged again, the search's speedup beside it."""
+    columns = (*_TASK, "candidate", "retime", "search_tier", "search_speedup")
+    rows = []
+    for task in report.tasks:
+        searched = standing(task.history)
+        for verdict in task.history.retimes:
+            name = verdict.result.candidate_id
+            first = searched[name].result if name in searched else None
+            rows.append(
+                (
+                    *_task(task),
+                    name,
+                    verdict.result.key.retime,
+                    first.tier.value if first and first.tier else None,
+                    first.timing.speedup if first and first.timing else None,
+                    *_verdict(verdict),
+                )
+            )
+    return _frame(rows, (*columns, *_VERDICT))
 
 
 def candidates(report: Report) -> pd.DataFrame:
@@ -103,7 +130,7 @@ def candidates(report: Report) -> pd.DataFrame:
 
 
 def evaluations(report: Report) -> pd.DataFrame:
-    """One row per verdict, in the order in which verdicts became final."""
+    """One row per verdict of the search, in the order in which verdicts became final."""
     columns = (*_TASK, "evaluation", "time", "candidate", "image", "judge", *_VERDICT)
     rows = [
         (

@@ -25,6 +25,9 @@ class TaskHistory:
     """Candidate id to its source. Hostile text."""
     declined: tuple[Declined, ...] = ()
     verdicts: tuple[StampedResult, ...] = ()
+    """The search's."""
+    retimes: tuple[StampedResult, ...] = ()
+    """Verdicts on candidates that were judged again."""
     queries: tuple[QueryRecord, ...] = ()
     state: str = ""
 
@@ -69,10 +72,10 @@ def from_archive(archive: RunArchive, path: str) -> RunHistory:
 
 def _per_device(run_id: str, record: TaskRecord) -> Iterator[TaskHistory]:
     """One history per device kind that judged; what was spent stays with the task's own kind."""
-    kinds = [record.device_kind, *(r.result.key.device_kind for r in record.results)]
+    judged = (*record.results, *record.retimes)
+    kinds = [record.device_kind, *(r.result.key.device_kind for r in judged)]
     for kind in _unique(kinds):
         own = kind == record.device_kind
-        verdicts = [r for r in record.results if r.result.key.device_kind == kind]
         yield TaskHistory(
             run_ids=(run_id,),
             task=record.task,
@@ -80,10 +83,16 @@ def _per_device(run_id: str, record: TaskRecord) -> Iterator[TaskHistory]:
             proposals=tuple(p.proposal for p in record.proposals),
             sources=record.sources,
             declined=tuple(d.declined for d in record.declined) if own else (),
-            verdicts=tuple(sorted(verdicts, key=lambda v: v.time)),
+            verdicts=_of_kind(record.results, kind),
+            retimes=_of_kind(record.retimes, kind),
             queries=record.queries if own else (),
             state=record.state.value,
         )
+
+
+def _of_kind(verdicts: Sequence[StampedResult], kind: str) -> tuple[StampedResult, ...]:
+    own = (v for v in verdicts if v.result.key.device_kind == kind)
+    return tuple(sorted(own, key=lambda v: v.time))
 
 
 def merge(runs: Sequence[RunHistory]) -> tuple[TaskHistory, ...]:
@@ -108,7 +117,9 @@ def distinct(runs: Sequence[RunHistory]) -> tuple[RunHistory, ...]:
 
 
 def _size(run: RunHistory) -> int:
-    return sum(len(t.verdicts) + len(t.proposals) + len(t.queries) for t in run.tasks)
+    return sum(
+        len(t.verdicts) + len(t.retimes) + len(t.proposals) + len(t.queries) for t in run.tasks
+    )
 
 
 def _join(group: Sequence[TaskHistory]) -> TaskHistory:
@@ -119,6 +130,7 @@ def _join(group: Sequence[TaskHistory]) -> TaskHistory:
     for history in group:
         sources.update(history.sources)
     verdicts = sorted((v for h in group for v in h.verdicts), key=lambda v: v.time)
+    retimes = sorted((v for h in group for v in h.retimes), key=lambda v: v.time)
     queries = sorted((q for h in group for q in h.queries), key=lambda q: q.time)
     return TaskHistory(
         run_ids=_unique(r for h in group for r in h.run_ids),
@@ -128,6 +140,7 @@ def _join(group: Sequence[TaskHistory]) -> TaskHistory:
         sources=sources,
         declined=tuple(d for h in group for d in h.declined),
         verdicts=tuple(verdicts),
+        retimes=tuple(retimes),
         queries=tuple(queries),
         state=", ".join(_unique(h.state for h in group if h.state)),
     )

@@ -1,25 +1,30 @@
 """The figures of one task, from its history alone. Pure: no archive, no pandas, no clock.
 
-Definitions are in docs/report.md. A candidate that was judged more than once counts with its
-latest verdict. Stricter tiers count in looser columns.
+Definitions are in docs/report.md. A candidate counts with the latest verdict of those on which it
+was judged again, else with its latest of the search, and then never before one that was judged
+again. Stricter tiers count in looser columns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pike_hpc.analysis.history import TaskHistory
 from pike_hpc.archive import QueryOutcome, QueryRecord, StampedResult
-from pike_hpc.proposers.rules import RULES
-from pike_hpc.records import EvalResult, EvalStatus, Tier, Timing
+from pike_hpc.archive import standing as latest
+from pike_hpc.proposers.rules import is_stock_operator
+from pike_hpc.records import EvalStatus, Tier
 
 RULE = "rule:"
 """Prefix of the operators that need no model."""
 
 EAGER_RULE = "identity"
 """The stock setting that changes nothing: it is the denominator of every speedup."""
+
+STRICT_RULE = "strict_fp32"
+"""The stock setting with TF32 off everywhere: the denominator of who must have full fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,10 @@ class Best:
     """What it measured at; may be stricter than the column it wins."""
     candidate_ms: float
     reference_ms: float
+    retimed: bool
+    """False: the search's own value, the best of many and therefore too good on average."""
+    search_speedup: float | None
+    """What the search measured; None where its verdict is not in the archive."""
     tags: tuple[str, ...] = ()
     source: str = ""
 
@@ -57,10 +66,23 @@ class Cost:
     at_risk_usd: float = 0.0
     """Reserved for queries without an answer that may have been paid as well."""
     evaluations: int = 0
+    """Of the search."""
+    retimes: int = 0
+    """Evaluations of candidates that were judged again."""
     lane_s: float = 0.0
-    """Seconds that lanes of the judge were held."""
+    """Seconds that lanes of the judge were held, for both."""
     gpu_s: float = 0.0
     """The same, where the device is a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What became of the search's winners when they were judged again."""
+
+    ratios: tuple[float, ...] = ()
+    """Of each that passed again: the search's speedup over the one that counts."""
+    lost: int = 0
+    """Those that did not pass again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,24 +97,16 @@ class Step:
     candidate: str
 
 
-def is_stock(operator: str) -> bool:
-    """True for a rule, or rules together, that only flip settings which torch ships."""
-    names = operator.removeprefix(RULE).split("+")
-    return operator.startswith(RULE) and all(n in RULES and RULES[n].stock for n in names)
-
-
 def standing(history: TaskHistory) -> Mapping[str, StampedResult]:
-    """Candidate id to its latest verdict that decided something, else its latest one."""
-    latest: dict[str, StampedResult] = {}
-    for verdict in history.verdicts:
-        name = verdict.result.candidate_id
-        if verdict.result.status.decides or name not in latest:
-            latest[name] = verdict
-    return latest
+    """Candidate id to the search's verdict on it: the latest that decided something."""
+    return latest(history.verdicts)
 
 
 def best_per_tier(history: TaskHistory) -> Mapping[Tier, Best | None]:
-    """The fastest correct candidate per tier; of equals the first judged."""
+    """The fastest correct candidate per tier, of those judged again where there are any.
+
+    Of equals the first judged.
+    """
     passed = [best for _, best in _passed(history)]
     return {tier: _fastest(b for b in passed if b.tier.rank <= tier.rank) for tier in Tier}
 
@@ -103,7 +117,7 @@ def baselines(history: TaskHistory) -> Mapping[str, Best]:
     operators = history.operators
     for candidate_id, best in _passed(history):
         for operator in operators.get(candidate_id, ()):
-            if is_stock(operator):
+            if is_stock_operator(operator):
                 found[operator.removeprefix(RULE)] = best
     return dict(sorted(found.items()))
 
@@ -116,7 +130,7 @@ def stock_speedup(history: TaskHistory, tier: Tier) -> float | None:
     eager = f"{RULE}{EAGER_RULE}"
     operators = history.operators
     tried = any(
-        is_stock(operator) and operator != eager
+        is_stock_operator(operator) and operator != eager
         for candidate_id in standing(history)
         for operator in operators.get(candidate_id, ())
     )
@@ -136,6 +150,23 @@ def over_stock(history: TaskHistory, tier: Tier) -> float | None:
     """Speedup of the tier's best over the best stock setting of the same tier, or None."""
     best, stock = best_per_tier(history)[tier], stock_speedup(history, tier)
     return best.speedup / stock if best and stock else None
+
+
+def selection(history: TaskHistory) -> Selection:
+    """How the search's winners, one a tier, did when they were judged again."""
+    passed = [best for _, best in _passed(replace(history, retimes=()))]
+    again = latest(history.retimes)
+    ratios, lost = [], 0
+    firsts = [_fastest(b for b in passed if b.tier.rank <= tier.rank) for tier in Tier]
+    for winner in dict.fromkeys(first for first in firsts if first is not None):
+        verdict = again.get(winner.candidate)
+        if verdict is None or not verdict.result.status.decides:
+            continue
+        if verdict.result.timing is None:
+            lost += 1
+        else:
+            ratios.append(winner.speedup / verdict.result.timing.speedup)
+    return Selection(ratios=tuple(ratios), lost=lost)
 
 
 def trajectory(history: TaskHistory, tier: Tier) -> tuple[Step, ...]:
@@ -168,7 +199,7 @@ def cost(history: TaskHistory) -> Cost:
     """What the search of this task used up."""
     answered = [q.usage for q in history.queries if q.usage is not None]
     outcomes = Counter(q.outcome for q in history.queries)
-    lane_s = sum(v.result.lane_s for v in history.verdicts)
+    lane_s = sum(v.result.lane_s for v in (*history.verdicts, *history.retimes))
     return Cost(
         queries=sum(_counts(q) for q in history.queries),
         queries_failed=outcomes[QueryOutcome.FAILED],
@@ -180,6 +211,7 @@ def cost(history: TaskHistory) -> Cost:
         cost_usd=sum(usage.cost_usd for usage in answered),
         at_risk_usd=sum(q.cost_usd for q in history.queries if q.usage is None and _counts(q)),
         evaluations=len(history.verdicts),
+        retimes=len(history.retimes),
         lane_s=lane_s,
         gpu_s=0.0 if history.device_kind == "cpu" else lane_s,
     )
@@ -190,33 +222,45 @@ def _counts(query: QueryRecord) -> bool:
 
 
 def _passed(history: TaskHistory) -> Iterator[tuple[str, Best]]:
+    """Every candidate whose verdict that counts is a pass."""
+    searched, again = standing(history), latest(history.retimes)
     operators = history.operators
-    for candidate_id, verdict in standing(history).items():
-        result = verdict.result
-        if result.timing is not None and result.tier is not None:
-            names = operators.get(candidate_id, ())
-            operator = next((n for n in names if is_stock(n)), names[0] if names else "unknown")
-            source = history.sources.get(candidate_id, "")
-            yield candidate_id, _best(result, result.timing, result.tier, operator, source)
-
-
-def _best(result: EvalResult, timing: Timing, tier: Tier, operator: str, source: str) -> Best:
-    return Best(
-        speedup=timing.speedup,
-        ci95=timing.ci95,
-        candidate=result.candidate_id,
-        operator=operator,
-        tier=tier,
-        candidate_ms=timing.candidate_ms,
-        reference_ms=timing.reference_ms,
-        tags=result.tags,
-        source=source,
-    )
+    for name in dict.fromkeys([*searched, *again]):
+        first = searched[name].result if name in searched else None
+        second = again[name].result if name in again else None
+        if second is not None and not second.status.decides:
+            second = None
+        counts = second or first
+        if counts is None or counts.timing is None or counts.tier is None:
+            continue
+        names = operators.get(name, ())
+        yield (
+            name,
+            Best(
+                speedup=counts.timing.speedup,
+                ci95=counts.timing.ci95,
+                candidate=name,
+                operator=next(
+                    (n for n in names if is_stock_operator(n)), names[0] if names else "unknown"
+                ),
+                tier=counts.tier,
+                candidate_ms=counts.timing.candidate_ms,
+                reference_ms=counts.timing.reference_ms,
+                retimed=second is not None,
+                search_speedup=first.timing.speedup if first and first.timing else None,
+                tags=counts.tags,
+                source=history.sources.get(name, ""),
+            ),
+        )
 
 
 def _fastest(candidates: Iterator[Best]) -> Best | None:
     best: Best | None = None
     for candidate in candidates:
-        if best is None or candidate.speedup > best.speedup:
+        if best is None or _rank(candidate) > _rank(best):
             best = candidate
     return best
+
+
+def _rank(best: Best) -> tuple[bool, float]:
+    return best.retimed, best.speedup

@@ -13,10 +13,10 @@ from importlib import resources
 from pike_hpc.analysis import figures
 from pike_hpc.analysis.group_figures import group_figures
 from pike_hpc.analysis.markup import Html, join, tag, trusted_svg
-from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row
+from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row, unconfirmed
 from pike_hpc.analysis.page_task import task_section
 from pike_hpc.analysis.report import Group, Report, TaskReport
-from pike_hpc.analysis.summary import Mean, TierSummary
+from pike_hpc.analysis.summary import Mean, SelectionBias, TierSummary
 from pike_hpc.analysis.text import (
     dollars,
     interval,
@@ -65,8 +65,9 @@ _DEFINITIONS = (
     "~ before a speedup: its 95 % interval holds 1.00, so no difference is proven.",
     "Clamped mean: all tasks; a slow-down or a task without a correct candidate counts as 1.00. "
     "Unclamped mean: tasks with a correct candidate, as measured.",
-    "The best of many noisy measurements is on average a little optimistic; the interval does "
-    "not include that choice.",
+    "The best of many noisy measurements looks too fast. So the best of each search are judged "
+    "again, on fresh seeds and in fresh processes, and only that value is shown; one that is "
+    '"not timed again" is the search\'s own, and is in no mean.',
 )
 
 
@@ -105,8 +106,10 @@ def _head(report: Report, names: str) -> Html:
 
 
 def _tile(tier: Tier, summary: TierSummary) -> Html:
-    correct = summary.tasks - len(summary.without_correct)
+    counted = summary.tasks - len(summary.not_retimed)
+    correct = counted - len(summary.without_correct)
     many = f"all {summary.tasks} tasks" if summary.tasks > 1 else "1 task"
+    many = many if counted == summary.tasks else f"{counted} of {summary.tasks} tasks"
     return tag(
         "div",
         tag("dt", f"{tier.value}, {many}, clamped"),
@@ -131,6 +134,7 @@ def _group(group: Group, number: int) -> Iterator[Html]:
     yield tag("p", one_line(", ".join(group.suites)), class_="soft")
     yield grid(_SUMMARY, (r for task in group.tasks for r in _summary_rows(task)))
     yield from _failed(group)
+    yield _again(group.selection)
     yield _figures(group, f"g{number}")
 
 
@@ -148,7 +152,7 @@ def _summary_rows(task: TaskReport) -> Iterator[Html]:
             [
                 (title if i == 0 else "", "name"),
                 (best.tier.value, ""),
-                (gain(best), "number"),
+                (join(gain(best), unconfirmed(best)), "number"),
                 (interval(best.ci95), "number"),
                 (times(task.over_stock[best.tier]), "number"),
                 (operator_words(best.operator), "words"),
@@ -168,6 +172,19 @@ def _failed(group: Group) -> Iterator[Html]:
         if tasks:
             words = f"Without a correct candidate at {', '.join(names)}: {', '.join(tasks)}."
             yield tag("p", one_line(words, 2000), class_="soft")
+
+
+def _again(bias: SelectionBias) -> Html:
+    """One sentence on what timing the search's winners again came to."""
+    if bias.median is None and not bias.lost:
+        return Html()
+    lost = f" {bias.lost} did not pass again and lost the place." if bias.lost else ""
+    ratio = (
+        f"the search had measured {bias.median:.3f} times what counts (median of {bias.winners})."
+        if bias.median is not None
+        else "none passed again."
+    )
+    return tag("p", f"Winners of the search, judged again: {ratio}{lost}", class_="soft")
 
 
 def _figures(group: Group, prefix: str) -> Html:
@@ -203,6 +220,7 @@ def _cost(report: Report) -> Html:
     cached = f" ({cost.cached_tokens:,} of them cached)" if cost.cached_tokens else ""
     pairs = [
         ("Evaluations", f"{cost.evaluations:,}"),
+        ("Timed again", f"{cost.retimes:,}" if cost.retimes else ""),
         ("Judging", seconds(cost.lane_s)),
         ("GPU", seconds(cost.gpu_s) if cost.gpu_s else "none used"),
         ("Model queries", f"{cost.queries:,}{lost}"),

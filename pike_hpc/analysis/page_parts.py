@@ -47,6 +47,11 @@ def gain(best: Best | None) -> Html:
     return tag("span", unproven + times(best.speedup), class_=kind)
 
 
+def unconfirmed(best: Best) -> Html:
+    """The mark of a speedup that is the search's own value."""
+    return Html() if best.retimed else tag("span", " not timed again", class_="soft")
+
+
 def marks(of: TaskReport | Group) -> Html:
     """Loud signs for numbers that must not be taken for measurements of ours."""
     signs = []

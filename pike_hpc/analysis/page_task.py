@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from pike_hpc.analysis.markup import Html, join, tag
 from pike_hpc.analysis.metrics import Best, standing
-from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row
+from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row, unconfirmed
 from pike_hpc.analysis.report import TaskReport
 from pike_hpc.analysis.text import (
     dollars,
@@ -69,10 +69,11 @@ def _facts(task: TaskReport) -> Html:
 def _winners(task: TaskReport) -> Iterator[Html]:
     for best in task.winners:
         won = f" {operator_words(best.operator)}"
-        yield tag("h3", f"Fastest at {best.tier.value}: ", gain(best), won)
+        yield tag("h3", f"Fastest at {best.tier.value}: ", gain(best), unconfirmed(best), won)
         yield facts(
             [
                 ("95 % interval", interval(best.ci95)),
+                ("In the search", times(best.search_speedup) if best.retimed else ""),
                 ("Latency", _latencies(best)),
                 ("Over best stock setting", times(task.over_stock[best.tier])),
                 ("Tags", one_line(", ".join(best.tags))),

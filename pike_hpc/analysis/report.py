@@ -14,16 +14,18 @@ from pike_hpc.analysis.history import RunHistory, TaskHistory, distinct, merge
 from pike_hpc.analysis.metrics import (
     Best,
     Cost,
+    Selection,
     Step,
     baselines,
     best_per_tier,
     cost,
     over_stock,
+    selection,
     status_counts,
     stock_speedup,
     trajectory,
 )
-from pike_hpc.analysis.summary import TierSummary, summarise
+from pike_hpc.analysis.summary import SelectionBias, TierSummary, selection_bias, summarise
 from pike_hpc.records import EvalStatus, Tier, Variant
 
 SCHEMA_VERSION = 1
@@ -63,6 +65,8 @@ class TaskReport:
     """Speedup over eager of the best stock setting of the tier."""
     over_stock: Mapping[Tier, float | None]
     trajectory: Mapping[Tier, tuple[Step, ...]]
+    """Of the search, as it went."""
+    selection: Selection
     cost: Cost
     history: TaskHistory
 
@@ -78,11 +82,17 @@ class TaskReport:
 
     @property
     def winners(self) -> tuple[Best, ...]:
-        """The strictest tier's best, then those of looser tiers that are faster still."""
+        """The strictest tier's best, then those of looser tiers that are faster still.
+
+        One that was timed again follows one that was not, whatever its speed.
+        """
         winners: list[Best] = []
         for tier in Tier:
             best = self.best[tier]
-            if best and (not winners or best.speedup > winners[-1].speedup):
+            if best is None:
+                continue
+            last = winners[-1] if winners else None
+            if last is None or best.speedup > last.speedup or (best.retimed and not last.retimed):
                 winners.append(best)
         return tuple(winners)
 
@@ -95,6 +105,7 @@ class Group:
     device: str
     simulated: bool
     tiers: Mapping[Tier, TierSummary]
+    selection: SelectionBias
     tasks: tuple[TaskReport, ...]
 
     @property
@@ -199,6 +210,7 @@ def _task(history: TaskHistory, histories: Sequence[TaskHistory]) -> TaskReport:
         stock={tier: stock_speedup(history, tier) for tier in Tier},
         over_stock={tier: over_stock(history, tier) for tier in Tier},
         trajectory={tier: trajectory(history, tier) for tier in Tier},
+        selection=selection(history),
         cost=cost(history),
         history=history,
     )
@@ -214,6 +226,10 @@ def _groups(tasks: Sequence[TaskReport]) -> tuple[Group, ...]:
             device=device,
             simulated=simulated,
             tiers={tier: _tier_summary(group, tier) for tier in Tier},
+            selection=selection_bias(
+                [ratio for task in group for ratio in task.selection.ratios],
+                sum(task.selection.lost for task in group),
+            ),
             tasks=tuple(group),
         )
         for (variant, device, simulated), group in members.items()
@@ -225,6 +241,7 @@ def _tier_summary(group: Sequence[TaskReport], tier: Tier) -> TierSummary:
     return summarise(
         {label: found.speedup if found else None for label, found in best.items()},
         {t.label: t.over_stock[tier] for t in group},
+        {label for label, found in best.items() if found is not None and not found.retimed},
     )
 
 
@@ -241,6 +258,13 @@ def _notes(tasks: Sequence[TaskReport]) -> list[str]:
     if any(t.variant is Variant.LEGACY for t in tasks):
         notes.append(
             "LEGACY: PIKE's seeds, weights and acceptance rule; for comparison, never a headline."
+        )
+    loose = [t for t in tasks if any(not best.retimed for best in t.winners)]
+    if loose:
+        notes.append(
+            f"*: {len(loose)} of {len(tasks)} tasks hold a best that was not timed again (the run "
+            "was stopped, or is of an older version): the search's own value, too good on "
+            "average; it is in no mean."
         )
     for task in tasks:
         keys = [v.result.key for v in task.history.verdicts]

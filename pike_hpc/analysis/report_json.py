@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pike_hpc.analysis.metrics import Best, Cost
+from pike_hpc.analysis.metrics import STRICT_RULE, Best, Cost
 from pike_hpc.analysis.report import SCHEMA_VERSION, Group, Report, TaskReport
 from pike_hpc.analysis.summary import Mean, TierSummary
 from pike_hpc.records import Tier, encode
@@ -41,6 +41,7 @@ def report_object(report: Report) -> dict[str, Any]:
             tier.value: _geomean(headline.tiers[tier] if headline else None) for tier in Tier
         },
         "geomean_device": headline.device if headline else None,
+        "selection_bias": encode(headline.selection) if headline else None,
         "groups": [_group(group) for group in report.groups],
         "cost": _cost(report.cost),
         "notes": list(report.notes),
@@ -60,7 +61,8 @@ def _task(task: TaskReport) -> dict[str, Any]:
         "state": task.history.state,
         "runs": list(task.history.run_ids),
         "status_counts": {status.value: n for status, n in task.status_counts.items()},
-        "best": {tier.value: _best(task.best[tier]) for tier in Tier},
+        "best": {tier.value: _best_of(task, tier) for tier in Tier},
+        "selection": encode(task.selection),
         "baselines": {name: _best(best) for name, best in task.baselines.items()},
         "stock_speedup": {tier.value: task.stock[tier] for tier in Tier},
         "over_stock": {tier.value: task.over_stock[tier] for tier in Tier},
@@ -70,6 +72,18 @@ def _task(task: TaskReport) -> dict[str, Any]:
         },
         **_cost(task.cost),
     }
+
+
+def _best_of(task: TaskReport, tier: Tier) -> dict[str, Any] | None:
+    """A tier's best beside its denominators, in ms of the judging that gave its own time."""
+    best = task.best[tier]
+    fields = _best(best)
+    if best is None or fields is None:
+        return None
+    stock, strict = task.stock[tier], task.baselines.get(STRICT_RULE)
+    fields["stock_best_ms"] = best.reference_ms / stock if stock else None
+    fields["strict_fp32_ms"] = best.reference_ms / strict.speedup if strict else None
+    return fields
 
 
 def _best(best: Best | None) -> dict[str, Any] | None:
@@ -93,6 +107,7 @@ def _group(group: Group) -> dict[str, Any]:
         "headline": group.headline,
         "tasks": [task.label for task in group.tasks],
         "geomean": {tier.value: _geomean(group.tiers[tier]) for tier in Tier},
+        "selection_bias": encode(group.selection),
     }
 
 
@@ -111,6 +126,7 @@ def _geomean(summary: TierSummary | None) -> dict[str, Any]:
         "tasks_over_stock": summary.over_stock.tasks if summary.over_stock else 0,
         "without_correct": list(summary.without_correct),
         "slower": list(summary.slower),
+        "not_retimed": list(summary.not_retimed),
         "fast_p": {f"{p:g}": share for p, share in summary.fast_p.items()},
     }
 

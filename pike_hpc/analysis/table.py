@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pike_hpc.analysis.report import Group, Report, TaskReport
-from pike_hpc.analysis.summary import Mean, TierSummary
+from pike_hpc.analysis.summary import Mean, SelectionBias, TierSummary
 from pike_hpc.analysis.text import (
     cell_width,
     dollars,
@@ -48,7 +48,8 @@ def render_table(report: Report, width: int = 100, color: bool = False) -> str:
     for group in report.groups:
         lines += [*_banner(group, room, color), *_grid(_rows(group), room, color)]
         verdicts = f"Verdicts: {status_words(group.status_counts)}."
-        lines += [*_wrap([verdicts], room), "", *_mean_lines(group, room), ""]
+        lines += [*_wrap([verdicts], room), "", *_mean_lines(group, room)]
+        lines += [*_wrap(_again(group.selection), room), ""]
     if not report.tasks:
         lines += ["No task has been opened in these archives yet.", ""]
     lines += _wrap([_cost_line(report)], room)
@@ -91,7 +92,7 @@ def _task_rows(task: TaskReport) -> list[_Row]:
         cells = (
             title if not rows else "",
             best.tier.value,
-            ("~" if low <= 1.0 <= high else "") + times(best.speedup),
+            ("~" if low <= 1.0 <= high else "") + times(best.speedup) + "*" * (not best.retimed),
             interval(best.ci95),
             times(task.over_stock[best.tier]),
             operator_words(best.operator),
@@ -120,12 +121,26 @@ def _mean_lines(group: Group, room: int) -> list[str]:
     return ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
 
 
+def _again(bias: SelectionBias) -> list[str]:
+    """What timing the search's winners again came to."""
+    if bias.median is None and not bias.lost:
+        return []
+    lost = f"; {bias.lost} failed and lost the place" if bias.lost else ""
+    median = f"{bias.median:.3f}x" if bias.median is not None else "-"
+    return [
+        f"Timed again: {bias.winners} winners of the search; it had measured {median} what counts "
+        f"(median){lost}."
+    ]
+
+
 def _mean_row(tier: Tier, summary: TierSummary, bounds: bool) -> tuple[str, str, str, str]:
-    total, correct = summary.tasks, summary.tasks - len(summary.without_correct)
+    total, counted = summary.tasks, summary.tasks - len(summary.not_retimed)
+    correct = counted - len(summary.without_correct)
     stock = summary.over_stock.tasks if summary.over_stock else 0
+    of_all = f" of {counted}/{total}" if counted < total else ""
     return (
         f"  {tier.value}, {total} task{'s' * (total != 1)}",
-        _mean(summary.clamped, bounds),
+        _mean(summary.clamped, bounds) + of_all,
         f"{_mean(summary.unclamped, bounds)} of {correct}/{total}",
         f"{_mean(summary.over_stock, bounds)} of {stock}/{total}",
     )
@@ -141,7 +156,8 @@ def _mean(mean: Mean | None, bounds: bool) -> str:
 def _cost_line(report: Report) -> str:
     cost = report.cost
     held = f"{seconds(cost.gpu_s)} of GPU" if cost.gpu_s else f"{seconds(cost.lane_s)} of judging"
-    line = f"Spent: {cost.evaluations} evaluations, {held}, {cost.queries} model queries, "
+    again = f" and {cost.retimes} timings again" if cost.retimes else ""
+    line = f"Spent: {cost.evaluations} evaluations{again}, {held}, {cost.queries} model queries, "
     line += f"{dollars(cost.cost_usd)}"
     if cost.queries_unpriced:
         line += f" ({cost.queries_unpriced} queries have no known price)"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 
-from pike_hpc.analysis.metrics import EAGER_RULE, RULE, is_stock
+from pike_hpc.analysis.metrics import EAGER_RULE, RULE
+from pike_hpc.proposers.rules import is_stock_operator
 from pike_hpc.records import EvalStatus, without_escapes
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -85,7 +86,7 @@ def operator_words(operator: str) -> str:
         return "stock: eager, unchanged"
     if operator.startswith(RULE):
         names = [n.replace("_", " ") for n in operator.removeprefix(RULE).split("+")]
-        kind = "stock" if is_stock(operator) else "rules" if len(names) > 1 else "rule"
+        kind = "stock" if is_stock_operator(operator) else "rules" if len(names) > 1 else "rule"
         return one_line(f"{kind}: {' + '.join(names)}")
     return _ROLE_WORDS.get(operator, one_line(operator))
 

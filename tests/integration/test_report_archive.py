@@ -1,5 +1,6 @@
 """From a journal through a real archive to table, JSON, page and files."""
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -48,7 +49,17 @@ def task(number="4", variant=Variant.ADMITTED, source="class Model:\n    pass\n"
     return Task(suite="s", id=number, name=f"{number}_Net", source=source, variant=variant)
 
 
-def result(of, source, *, speedup=None, tier=Tier.FP32, status=None, simulated=False, device="cpu"):
+def result(
+    of,
+    source,
+    *,
+    speedup=None,
+    tier=Tier.FP32,
+    status=None,
+    simulated=False,
+    device="cpu",
+    retime=0,
+):
     status = status or EvalStatus.PASSED
     ok = status is EvalStatus.PASSED
     key = ResultKey(
@@ -56,6 +67,7 @@ def result(of, source, *, speedup=None, tier=Tier.FP32, status=None, simulated=F
         candidate_id=Candidate(task_digest=of.digest, source=source).id,
         device_kind=device,
         image_digest="i",
+        retime=retime,
     )
     ci = (speedup * 0.95, speedup * 1.05) if ok else None
     legacy = LegacyVerdicts(pike=True, kernelbench=False)
@@ -80,8 +92,13 @@ def result(of, source, *, speedup=None, tier=Tier.FP32, status=None, simulated=F
     )
 
 
-def run(folder, tasks, candidates=(), more=(), *, device="cpu", start=1000.0, **kwargs):
-    """A run folder with an archive. `candidates` are (operator, source, result arguments)."""
+def run(
+    folder, tasks, candidates=(), more=(), *, device="cpu", start=1000.0, retimed=True, **kwargs
+):
+    """A run folder with an archive. `candidates` are (operator, source, result arguments).
+
+    What passed is judged again with the same outcome unless told not to.
+    """
     for of in tasks:
         clock = itertools.count(start).__next__
         slug = task_slug(of.key)
@@ -96,6 +113,9 @@ def run(folder, tasks, candidates=(), more=(), *, device="cpu", start=1000.0, **
                 journal.append(Proposed(node=f"n{number}", proposal=made, source=source))
                 verdict = result(of, source, device=device, **arguments, **kwargs)
                 journal.append(Evaluated(result=verdict))
+                if retimed and verdict.timing is not None:
+                    again = dataclasses.replace(verdict.key, retime=1)
+                    journal.append(Evaluated(result=dataclasses.replace(verdict, key=again)))
             for event in more:
                 journal.append(event)
     rebuild(folder)
@@ -147,6 +167,23 @@ def test_a_searched_task_fills_every_key_of_the_contract(tmp_path):
     assert data["geomean"]["fp32"]["clamped"] == pytest.approx(3.0)
     assert data["geomean"]["fp32"]["over_stock"] == pytest.approx(2.0)
     assert [s["evaluation"] for s in row["trajectory"]["half"]] == [1, 2, 3, 4]
+
+
+def test_a_best_that_was_not_timed_again_is_marked_and_in_no_mean(tmp_path):
+    folder = run(tmp_path / "r", [task()], SEARCH, SPENDING, retimed=False)
+    report = build_report([folder])
+    data = json.loads(report_json(report))
+    (row,) = data["tasks"]
+    assert (row["best"]["fp32"]["speedup"], row["best"]["fp32"]["retimed"]) == (3.0, False)
+    fp32 = data["geomean"]["fp32"]
+    assert (fp32["clamped"], fp32["unclamped"], fp32["over_stock"]) == (None, None, None)
+    assert fp32["not_retimed"] == ["s/4"]
+    assert data["selection_bias"] == {"median": None, "winners": 0, "lost": 0}
+    table = render_table(report)
+    assert "3.00x*" in table
+    assert "*: 1 of 1 tasks hold a best that was not timed again" in " ".join(table.split())
+    write_html(report, tmp_path / "r.html")
+    assert "not timed again" in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_the_table_says_who_won_and_by_how_much(tmp_path):
@@ -215,7 +252,8 @@ def test_runs_merge_per_task_and_device_and_a_copy_counts_once(tmp_path):
     ]
     assert data["tasks"][0]["runs"] == ["one", "two"]
     assert data["tasks"][0]["queries"] == 2
-    assert data["tasks"][1]["gpu_s"] == 3.0
+    assert data["tasks"][1]["gpu_s"] == 6.0, "timing again is paid for as well"
+    assert data["tasks"][1]["retimes"] == 1
     assert len(data["runs"]) == 3
     assert report_json(build_report(paths)) == report_json(build_report(paths[:3][::-1]))
 
@@ -270,6 +308,7 @@ def test_tables_and_figures_are_written_and_run_no_formula(tmp_path):
     assert {p.name for p in written} == {
         "candidates.csv",
         "declined.csv",
+        "elites.csv",
         "evaluations.csv",
         "queries.csv",
         "speedups.svg",

@@ -1,6 +1,7 @@
 """What holds for any text and any verdicts."""
 
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from hypothesis import HealthCheck, given, settings
@@ -73,7 +74,7 @@ def test_elided_text_fits(text, room):
 def histories(draw):
     task = Task(suite="s", id=draw(TEXT) or "x", name=draw(TEXT), source=draw(TEXT))
     device = draw(st.sampled_from(["cpu", "gpu"]))
-    verdicts, proposals = [], []
+    verdicts, proposals, retimes = [], [], []
     for number in range(draw(st.integers(0, 5))):
         status = draw(st.sampled_from([EvalStatus.PASSED, *EvalStatus]))
         speedup = draw(SPEEDUPS)
@@ -108,6 +109,14 @@ def histories(draw):
             simulated=draw(st.booleans()),
         )
         verdicts.append(StampedResult(time=float(number), result=result))
+        if ok and draw(st.booleans()):
+            value = draw(SPEEDUPS)
+            timing = replace(timing, speedup=value, ci95=(value, value))
+            again = EvalResult(key=key, status=EvalStatus.WRONG_RESULT)
+            if draw(st.booleans()):
+                again = replace(result, timing=timing, tier=draw(st.sampled_from(list(Tier))))
+            again = replace(again, key=replace(key, retime=1))
+            retimes.append(StampedResult(time=10.0 + number, result=again))
         operator = draw(TEXT | st.sampled_from(["rule:identity", "rule:compile_default"]))
         proposals.append(Proposal(candidate_id=key.candidate_id, operator=operator))
     return TaskHistory(
@@ -116,14 +125,25 @@ def histories(draw):
         device_kind=device,
         proposals=tuple(proposals),
         verdicts=tuple(verdicts),
+        retimes=tuple(retimes),
     )
 
 
 @given(histories())
-def test_looser_tiers_are_never_slower_and_the_path_ends_at_the_best(history):
+def test_looser_tiers_are_never_slower_and_what_was_timed_again_goes_first(history):
     best = best_per_tier(history)
-    ranked = [best[tier].speedup if best[tier] else 0.0 for tier in Tier]
+    ranked = [(b.retimed, b.speedup) if (b := best[t]) else (False, 0.0) for t in Tier]
     assert ranked == sorted(ranked)
+    again = {r.result.candidate_id: r.result for r in history.retimes}
+    for found in filter(None, best.values()):
+        assert found.retimed == (found.candidate in again)
+        if found.retimed:
+            assert again[found.candidate].timing.speedup == found.speedup
+
+
+@given(histories())
+def test_the_path_ends_at_the_best_of_the_search(history):
+    best = best_per_tier(replace(history, retimes=()))
     for tier in Tier:
         steps = trajectory(history, tier)
         path = [s.speedup for s in steps]

@@ -1,5 +1,7 @@
 """The figures of one task: what counts as best, as stock, as spent, and in which order."""
 
+from dataclasses import replace
+
 import pytest
 
 from pike_hpc.analysis.history import TaskHistory
@@ -7,14 +9,15 @@ from pike_hpc.analysis.metrics import (
     baselines,
     best_per_tier,
     cost,
-    is_stock,
     over_stock,
+    selection,
     standing,
     status_counts,
     stock_speedup,
     trajectory,
 )
 from pike_hpc.archive import QueryOutcome, QueryRecord, StampedResult
+from pike_hpc.proposers.rules import is_stock_operator as is_stock
 from pike_hpc.records import (
     Candidate,
     Correctness,
@@ -72,7 +75,13 @@ def verdict(name, status, *, speedup=None, tier=None, time=0.0, device="cpu", st
     return StampedResult(time=time, result=result)
 
 
-def history(*verdicts, operators=None, queries=(), device="cpu"):
+def again(stamped, number=1):
+    """The same verdict as that of the n-th time that the candidate was judged again."""
+    key = replace(stamped.result.key, retime=number)
+    return StampedResult(time=100.0 + number, result=replace(stamped.result, key=key))
+
+
+def history(*verdicts, operators=None, queries=(), device="cpu", retimes=()):
     return TaskHistory(
         run_ids=("r",),
         task=TASK,
@@ -83,6 +92,7 @@ def history(*verdicts, operators=None, queries=(), device="cpu"):
         ),
         sources={},
         verdicts=verdicts,
+        retimes=retimes,
         queries=queries,
     )
 
@@ -114,6 +124,64 @@ def test_of_equals_the_first_judged_wins():
 def test_the_latest_verdict_of_a_candidate_stands():
     twice = history(passed("a", 5.0, time=1.0), passed("a", 2.0, time=2.0))
     assert best_per_tier(twice)[Tier.FP32].speedup == 2.0
+
+
+def test_what_was_timed_again_counts_and_the_search_value_stands_beside_it():
+    best = best_per_tier(
+        history(
+            passed("a", 5.0),
+            passed("b", 4.0),
+            passed("c", 3.0),
+            retimes=(again(passed("b", 2.0)), again(passed("c", 1.5))),
+        )
+    )[Tier.FP32]
+    assert (best.candidate, best.speedup) == (candidate("b").id, 2.0)
+    assert (best.retimed, best.search_speedup) == (True, 4.0)
+
+
+def test_the_latest_time_again_counts_unless_it_decided_nothing():
+    times = (
+        again(passed("a", 2.0), 1),
+        again(passed("a", 1.8), 2),
+        again(verdict("a", EvalStatus.JUDGE_ERROR), 3),
+    )
+    assert best_per_tier(history(passed("a", 5.0), retimes=times))[Tier.FP32].speedup == 1.8
+
+
+def test_who_fails_when_judged_again_has_lost_the_place():
+    judged = history(
+        passed("a", 5.0),
+        passed("b", 2.0),
+        retimes=(again(verdict("a", EvalStatus.WRONG_RESULT)), again(passed("b", 2.0))),
+    )
+    assert best_per_tier(judged)[Tier.FP32].candidate == candidate("b").id
+    assert selection(judged).lost == 1
+    alone = history(passed("a", 5.0), retimes=(again(verdict("a", EvalStatus.TIMEOUT)),))
+    assert best_per_tier(alone)[Tier.HALF] is None
+
+
+def test_the_selection_bias_is_of_the_search_winners_and_counts_a_program_once():
+    judged = history(
+        passed("a", 3.0),
+        passed("b", 2.9),
+        passed("h", 6.0, "half"),
+        retimes=(
+            again(passed("a", 2.5)),
+            again(passed("b", 2.9)),
+            again(passed("h", 5.0, "half")),
+        ),
+    )
+    assert selection(judged).ratios == pytest.approx((1.2, 1.2))
+
+
+def test_stock_settings_count_with_what_was_timed_again_too():
+    judged = history(
+        passed("a", 3.0),
+        passed("s", 2.0),
+        operators={"a": "optimise", "s": "rule:compile_default"},
+        retimes=(again(passed("a", 3.0)), again(passed("s", 1.5))),
+    )
+    assert over_stock(judged, Tier.FP32) == 2.0
 
 
 @pytest.mark.parametrize("status", [EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pike_hpc.analysis.summary import geometric_mean, summarise
+from pike_hpc.analysis.summary import SelectionBias, geometric_mean, selection_bias, summarise
 
 NO_STOCK = {"a": None, "b": None, "c": None}
 
@@ -59,3 +59,20 @@ def test_the_interval_is_the_same_each_time_and_narrows_with_tasks():
     assert geometric_mean(few) == geometric_mean(few)
     spread = [math.log(b[1] / b[0]) for b in (geometric_mean(few).ci95, geometric_mean(many).ci95)]
     assert spread[1] < spread[0] / 2
+
+
+def test_a_task_whose_best_was_not_timed_again_is_in_no_mean():
+    summary = summarise(
+        {"a": 2.0, "b": 8.0, "c": None}, {"a": 1.5, "b": 4.0, "c": None}, not_retimed={"b"}
+    )
+    assert summary.tasks == 3
+    assert (summary.unclamped.value, summary.unclamped.tasks) == (pytest.approx(2.0), 1)
+    assert (summary.clamped.value, summary.clamped.tasks) == (pytest.approx(2.0**0.5), 2)
+    assert (summary.over_stock.value, summary.over_stock.tasks) == (pytest.approx(1.5), 1)
+    assert summary.not_retimed == ("b",)
+    assert summary.fast_p[1.5] == 0.5
+
+
+def test_the_selection_bias_is_a_median():
+    assert selection_bias([1.0, 1.3, 1.1], lost=2) == SelectionBias(median=1.1, winners=3, lost=2)
+    assert selection_bias([], lost=1).median is None

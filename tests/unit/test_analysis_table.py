@@ -27,8 +27,9 @@ def report(*histories):
 
 def history(
     speedup, ci95, *, number="4", name="4_LeNet5", simulated=False, variant=Variant.ADMITTED,
-    tier=Tier.FP32, operator="rule:fold_batch_norm", **task_fields,
+    tier=Tier.FP32, operator="rule:fold_batch_norm", retimed=True, **task_fields,
 ):  # fmt: skip
+    """One task with one candidate, timed again with the same outcome unless told not to."""
     task = Task(suite="s", id=number, name=name, source="x", variant=variant, **task_fields)
     candidate = Candidate(task_digest=task.digest, source="y").id
     key = ResultKey(
@@ -50,12 +51,14 @@ def history(
             legacy=LegacyVerdicts(pike=True, kernelbench=True),
         ),
     )
+    again = replace(result, key=replace(key, retime=1))
     return TaskHistory(
         run_ids=("r",),
         task=task,
         device_kind="cpu",
         proposals=(Proposal(candidate_id=candidate, operator=operator),),
         verdicts=(StampedResult(time=1.0, result=result),),
+        retimes=(StampedResult(time=2.0, result=again),) if retimed else (),
     )
 
 
