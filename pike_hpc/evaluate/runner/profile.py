@@ -9,6 +9,7 @@ on the device comes from CUDA events alone.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import struct
@@ -39,8 +40,8 @@ KERNELS, EVENTS, OPERATIONS = 1, 2, 3
 
 WARM = 2
 """Calls before: with `reduce-overhead` a fresh model records its graph at the second."""
-CALLS, SLOW_S = 3, 0.05
-"""Calls that are profiled; of a model slower than this only one."""
+CALLS, SLOW_S, LONG_S = 3, 0.05, 0.5
+"""Calls that are profiled; of a model slower than this only one; from here on one warms it up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +90,21 @@ def record(
     os.pwrite(fd, sheet.packed(), 0)
 
 
-def measure(call: Callable[[], object], restore: Callable[[], bool], device: torch.device) -> Sheet:
-    """See `record`."""
-    took_s = 0.0
+def measure(
+    call: Callable[[], object],
+    restore: Callable[[], bool],
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Sheet:
+    """See `record`. `clock` gives seconds."""
+    took_s = math.inf  # the best of them: the first may compile or capture
     for _ in range(WARM):
         restore()
-        start = time.perf_counter()
+        start = clock()
         call()
         _finish(device)
-        took_s = time.perf_counter() - start
-        if took_s > SLOW_S:
+        took_s = min(took_s, clock() - start)
+        if took_s > LONG_S:
             break
     # What restores a model would be profiled too, were it to happen between calls.
     count = 1 if restore() or took_s > SLOW_S else CALLS
