@@ -210,24 +210,39 @@ def _find_helpers(targets: Targets) -> bool:
     """What the kernel does for a program without running it: SIGSTOP does not end that."""
     if not _SYS:
         return True  # Not tried.
-    if _libc.syscall(_SYS_IO_URING_SETUP, 1, ctypes.create_string_buffer(120)) >= 0:
-        return True
-    if _libc.syscall(_SYS["io_setup"], 1, ctypes.byref(ctypes.c_ulong(0))) == 0:
-        return True
-    if _libc.syscall(_SYS["timerfd_create"], 1, 0) >= 0:
-        return True
-    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK):
-        try:
-            socket.socket(family, socket.SOCK_DGRAM).close()
-        except OSError:
-            continue
-        return True
-    # Made, never set: they end with us.
-    made = ctypes.byref(ctypes.c_int())
-    return all(
-        _libc.syscall(_SYS["timer_create"], 1, None, made) == 0
-        for _ in range(targets["timers"] + 1)
+    return (
+        _libc.syscall(_SYS_IO_URING_SETUP, 1, ctypes.create_string_buffer(120)) >= 0
+        or _libc.syscall(_SYS["io_setup"], 1, ctypes.byref(ctypes.c_ulong(0))) == 0
+        or _libc.syscall(_SYS["timerfd_create"], 1, 0) >= 0
+        or any(map(_opens_socket, (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)))
+        or _sends_descriptors()
+        or all(_makes_timer() for _ in range(targets["timers"] + 1))
     )
+
+
+def _opens_socket(family: int) -> bool:
+    try:
+        socket.socket(family, socket.SOCK_DGRAM).close()
+    except OSError:
+        return False
+    return True
+
+
+def _makes_timer() -> bool:
+    """It is never set, and ends with us."""
+    made = ctypes.byref(ctypes.c_int())
+    return bool(_libc.syscall(_SYS["timer_create"], 1, None, made) == 0)
+
+
+def _sends_descriptors() -> bool:
+    """Sockets that hold each other are collected by the kernel, in its own time."""
+    one, other = socket.socketpair()
+    with one, other:
+        try:
+            socket.send_fds(one, [b"x"], [0])
+        except OSError:
+            return False
+    return True
 
 
 def _own_status(key: str) -> str:

@@ -28,6 +28,8 @@ _NOT_PERMITTED = (
     *("mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsmount"),
     "mount_setattr",
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"),
+    # Descriptors sent to oneself: the kernel frees their memory in the background, seconds of work.
+    *("sendmsg", "sendmmsg"),
     *("bpf", "perf_event_open", "userfaultfd", "add_key", "request_key", "keyctl"),
 )
 _NOT_KNOWN = (
@@ -66,7 +68,7 @@ MACHINES: Mapping[str, _Machine] = {
         | {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
         | {"bpf": 321, "perf_event_open": 298, "userfaultfd": 323}
         | {"add_key": 248, "request_key": 249, "keyctl": 250}
-        | {"io_setup": 206, "timerfd_create": 283},
+        | {"io_setup": 206, "timerfd_create": 283, "sendmsg": 46, "sendmmsg": 307},
     ),
     "aarch64": _Machine(
         audit=0xC00000B7,
@@ -76,7 +78,7 @@ MACHINES: Mapping[str, _Machine] = {
         | {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
         | {"bpf": 280, "perf_event_open": 241, "userfaultfd": 282}
         | {"add_key": 217, "request_key": 218, "keyctl": 219}
-        | {"io_setup": 0, "timerfd_create": 85},
+        | {"io_setup": 0, "timerfd_create": 85, "sendmsg": 211, "sendmmsg": 269},
     ),
 }
 
