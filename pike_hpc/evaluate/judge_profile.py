@@ -21,7 +21,7 @@ CLOCK_SLACK = 1.1
 """Time on the device can't be more than that on the judge's clock; the two are not exact."""
 
 _SOURCES = {1: ProfileSource.KERNELS, 2: ProfileSource.EVENTS, 3: ProfileSource.OPERATIONS}
-_STRANGE = re.compile(r"[^A-Za-z0-9_:<>,.*&()\[\]=+ #-]+")
+_STRANGE = re.compile(r"[^A-Za-z0-9_:<>,.*&()\[\]=+ /#-]+")
 
 
 def read_sheet(sheet: bytes, candidate_ms: float) -> tuple[Profile, float | None] | None:

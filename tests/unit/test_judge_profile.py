@@ -19,7 +19,7 @@ from pike_hpc.records import Profile, ProfileSource, from_json, to_json
 
 pytestmark = pytest.mark.torch
 
-NAME = re.compile(r"[A-Za-z0-9_:<>,.*&()\[\]=+ #-]+")
+NAME = re.compile(r"[A-Za-z0-9_:<>,.*&()\[\]=+ /#-]+")
 
 
 class Kind(enum.Enum):
@@ -174,6 +174,8 @@ def test_no_bytes_give_anything_but_a_small_clean_profile(sheet, candidate_ms):
         ),
         ("sm90_xmma_gemm_f32f32_tn_n_cublas", "sm90_xmma_gemm_f32f32_tn_n_cublas"),
         ("aten::addmm", "aten::addmm"),
+        ("## Call CompiledFxGraph fyou4nw777o5wpizcilaeh3ddz7gmozm ##", "CompiledFxGraph"),
+        ("Torch-Compiled Region: 0/0", "Torch-Compiled Region: 0/0"),
         ("(", "("),
     ],
 )

@@ -211,11 +211,15 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+_COMPILED = re.compile(r"## Call (\w+) \w+ ##")
+"""torch.compile's own code in one entry; what follows is a digest."""
 _NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|\w+)::")
 
 
 def shorten(name: str) -> str:
     """A kernel's name without return type, namespaces and parameters."""
+    if (compiled := _COMPILED.fullmatch(name)) is not None:
+        return compiled[1]
     name = _NAMESPACE.sub("", name[:2000].removeprefix("void ")) if "(" in name else name
     depth = 0
     for i, letter in enumerate(name):
