@@ -25,6 +25,7 @@ from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_exam import Exam
+from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
@@ -66,12 +67,14 @@ class Judge:
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self._place, why = best_place(device)
-        self._physics = Physics.of(device)
+        self._physics, self._guards = Physics.of(device), Guards.of(device)
         self._environment = replace(environment(device), buffers=self._place.value)
         if why:
             sys.stderr.write(f"inputs and outputs go through host memory: {why}\n")
         if device.type == "cuda" and self._physics.why_not:
             sys.stderr.write(f"nothing is too fast to be believed: {self._physics.why_not}\n")
+        if device.type == "cuda" and self._guards.why_not:
+            sys.stderr.write(f"clocks are not read: {self._guards.why_not}\n")
 
     def evaluate(self, request: EvalRequest) -> EvalResult:
         """The result for one candidate; only a broken lane raises."""
@@ -164,7 +167,8 @@ class Judge:
             if by is WeightsBy.STATE:
                 link.attach(bench.shared(by), request.candidate_source)
                 link.allow(request.timeout_s)
-            self._examine(examiner, reference, secrets, by)
+            watch = self._guards.task((request.task.digest, by))
+            self._examine(examiner, reference, secrets, by, watch)
             found, tier = outcome.timing, outcome.tier
             assert found is not None
             assert tier is not None
@@ -210,7 +214,12 @@ class Judge:
         return bool(others)
 
     def _examine(
-        self, examiner: Examiner, reference: RunnerLink, secrets: Secrets, by: WeightsBy
+        self,
+        examiner: Examiner,
+        reference: RunnerLink,
+        secrets: Secrets,
+        by: WeightsBy,
+        watch: TaskWatch,
     ) -> None:
         self._host.phase("build")
         if by is WeightsBy.STATE:
@@ -221,7 +230,7 @@ class Judge:
         examiner.answer()
         self._host.phase("timing")
         rule = StopRule(half_width=HALF_WIDTH[self._device.type], budget_s=SEARCH_BUDGET_S)
-        examiner.time(reference, rule, secrets)
+        examiner.time(reference, rule, secrets, watch)
         examiner.change_weights()
         examiner.profile()
 

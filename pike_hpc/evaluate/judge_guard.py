@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import torch
 
 from pike_hpc.evaluate.nvml import Gpu, NvmlError
 from pike_hpc.evaluate.nvml_guard import Guard, History, Read, unread
+from pike_hpc.evaluate.statistics import Estimate
+from pike_hpc.records import Clocks
+
+Measure = Callable[[Guard], tuple[Estimate, tuple[str, ...]]]
+"""A timing under a guard: the estimate and its tags."""
 
 
 class TaskWatch:
@@ -22,9 +27,18 @@ class TaskWatch:
         """Watch one timing, from now on."""
         return Guard(self._read, self._history)
 
-    def drifted(self, reference_ms: float) -> bool:
-        """Whether the reference was timed far from what is usual for it in this session."""
-        return self._drifts and not self._history.agrees(reference_ms)
+    def timed(self, measure: Measure) -> tuple[Estimate, tuple[str, ...], Clocks | None]:
+        """What `measure` finds under a guard, and what the GPU said meanwhile.
+
+        Measured once more where the reference was far from what is usual for it in this session;
+        tagged `noisy` where it is so again.
+        """
+        for _ in range(2):
+            guard = self.guard()
+            found, tags = measure(guard)
+            if not self._drifts or self._history.agrees(found.reference_ms):
+                return found, tags, guard.clocks()
+        return found, tuple({*tags, "noisy"}), guard.clocks()
 
 
 class Guards:

@@ -23,6 +23,7 @@ from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_neighbours import Neighbours
 from pike_hpc.evaluate.layout import Slot
+from pike_hpc.evaluate.nvml_guard import Guard, History, unread
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import (
     Block,
@@ -63,6 +64,10 @@ class WrongAnswer(Exception):
 
 class Busy(Exception):
     """The candidate would not rest, or ran while it was stopped."""
+
+
+class NoisyLane(Exception):
+    """Too few blocks counted, waiting included; the message says what was wrong with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +145,7 @@ class Stopwatch:
     ) -> None:
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._fresh, self._tolerance, self._slots = fresh_input, tolerance, slots
+        self._guard = Guard(unread, History())
 
     def settle(self) -> None:
         """Wait until the candidate's processes rest. Raises Busy if they never do."""
@@ -154,13 +160,21 @@ class Stopwatch:
                 raise Busy
             before = now
 
-    def measure(self, rule: StopRule) -> tuple[Estimate, tuple[str, ...]]:
+    def measure(
+        self, rule: StopRule, guard: Guard | None = None
+    ) -> tuple[Estimate, tuple[str, ...]]:
         """The estimate, and tags: `early_stop`, `noisy`. Best after `settle`.
+
+        Args:
+            rule: when enough is known.
+            guard: says which blocks count; all do where it is None.
 
         Raises:
             WrongAnswer, Busy: the candidate's own doing.
+            NoisyLane: nobody's doing here.
             RunnerFailed: of either runner; `.runner` tells whose.
         """
+        self._guard = guard or self._guard
         try:
             for side in (self._reference, self._candidate):
                 side.link.watch()
@@ -181,11 +195,18 @@ class Stopwatch:
         null_ms = self._null(calls, latency)
         blocks: list[Block] = []
         while True:
-            blocks.append(self._block(count, calls, candidate_first(len(blocks))))
+            block = self._block(count, calls, candidate_first(len(blocks)))
+            worn = self._guard.worn
+            if worn and len(blocks) < rule.min_blocks:
+                raise NoisyLane(self._guard.why)
+            if block is not None:
+                blocks.append(block)
+            elif not worn:
+                continue
             found = estimate(blocks, null_ms)
             decision = decide(found, len(blocks), time.monotonic() - start, rule)
-            if decision.stop:
-                tags = {"early_stop": decision.early, "noisy": neighbours.noisy()}
+            if decision.stop or worn:
+                tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
 
@@ -226,10 +247,12 @@ class Stopwatch:
         with self._alone():
             return median(self._reference.run(windows, Op.NULL)[0] for _ in range(count))
 
-    def _block(self, count: int, calls: int, reverse: bool) -> Block:
+    def _block(self, count: int, calls: int, reverse: bool) -> Block | None:
+        """One block; None where it does not count. Raises WrongAnswer, Busy, RunnerFailed."""
         # The first window of a half wakes threads and caches that slept; it is checked, not timed.
         warm = 1 if count >= 3 else 0
         windows = self._room(count + warm, calls)
+        self._guard.before()
         times: dict[bool, list[float]] = {}
         for is_candidate in (reverse, not reverse):
             if is_candidate:
@@ -239,7 +262,10 @@ class Stopwatch:
             else:
                 with self._alone():
                     times[False] = self._reference.run(windows)[warm:]
+        counts = self._guard.after(reference_last=reverse)
         self._check(windows)
+        if not counts:
+            return None
         return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
 
     @contextlib.contextmanager

@@ -14,15 +14,18 @@ import torch
 
 from pike_hpc.evaluate.judge_exam import Exam, call
 from pike_hpc.evaluate.judge_failures import explain
+from pike_hpc.evaluate.judge_guard import TaskWatch
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_profile import read_sheet
-from pike_hpc.evaluate.judge_timing import Busy, Stopwatch, WrongAnswer
+from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch, WrongAnswer
 from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy
+from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.runner import Code, Op, Source
 from pike_hpc.evaluate.statistics import Estimate, StopRule
 from pike_hpc.records import (
+    Clocks,
     Correctness,
     EvalRequest,
     EvalStatus,
@@ -112,7 +115,9 @@ class Examiner:
             self._outcome.tags.append("nondeterministic")
         self._outcome.tier = mark.tier
 
-    def time(self, reference: RunnerLink, rule: StopRule, secrets: Secrets) -> None:
+    def time(
+        self, reference: RunnerLink, rule: StopRule, secrets: Secrets, guards: TaskWatch
+    ) -> None:
         """Measure the speedup. Raises Verdict, RunnerFailed."""
         assert self._outcome.tier is not None
         drawn = iter(range(1 << 62))
@@ -123,14 +128,20 @@ class Examiner:
             self._marker.tolerance(self._outcome.tier),
             self._slots,
         )
-        try:
+
+        def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:
             watch.settle()
-            found, tags = watch.measure(rule)
+            return watch.measure(rule, guard)
+
+        try:
+            found, tags, clocks = guards.timed(measure)
         except WrongAnswer:
             raise wrong("answered wrongly while it was timed") from None
         except Busy:
             raise Verdict(EvalStatus.REJECTED, "worked while it should have been idle") from None
-        self._outcome.timing = as_timing(found)
+        except NoisyLane as noise:
+            raise Verdict(EvalStatus.JUDGE_ERROR, f"noisy lane: {noise}") from None
+        self._outcome.timing = as_timing(found, clocks)
         self._outcome.tags.extend(tags)
 
     def change_weights(self) -> None:
@@ -215,14 +226,15 @@ class Examiner:
             self._outcome.tags.append("aliased_output")
 
 
-def as_timing(found: Estimate) -> Timing:
-    """The record of an estimate."""
+def as_timing(found: Estimate, clocks: Clocks | None) -> Timing:
+    """The record of an estimate, and of what the GPU said meanwhile."""
     return Timing(
         candidate_ms=found.candidate_ms,
         reference_ms=found.reference_ms,
         speedup=found.speedup,
         ci95=found.ci95,
         windows=found.windows,
+        clocks=clocks,
     )
 
 
