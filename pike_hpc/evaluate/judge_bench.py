@@ -88,12 +88,14 @@ class Bench:
     def shared(self, by: WeightsBy) -> Shared:
         """What every runner of the task starts from."""
         truth, _ = self.truth(by)
+        sealed = self._place is Place.DEVICE
         return Shared(
             frame=truth.frame,
             device=self._device,
             place=self._place,
             construct=truth.construct.type,
-            places=places_for(truth.frame, self._place, resets=truth.resets),
+            sealed=sealed,
+            places=places_for(truth.frame, sealed=sealed, resets=truth.resets),
             resets=truth.resets,
             threads=torch.get_num_threads(),
             spins=self._device.type == "cuda" and len(os.sched_getaffinity(0)) >= SPIN_CORES,

@@ -1,19 +1,20 @@
 """The judge's end of one runner: shared buffers, two pipes and a page, a clock around every call.
 
-Everything that comes from the other side is hostile: the done pipe and the page yield one bounded
-integer, the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds:
+Everything that comes from the other side is hostile: the done pipe and the page yield two bounded
+integers, the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds:
 the flag O_NONBLOCK of an eventfd belongs to both sides, so a candidate could make the judge block.
-The input becomes visible after the clock starts and the output is taken before it stops, so work
-done early, late or elsewhere gains nothing (docs/evaluator.md).
+The input becomes readable after the clock starts and the output is there, or its sum is given,
+before it stops: work done early, late or elsewhere gains nothing (docs/evaluator.md).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -21,7 +22,17 @@ from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_memory import Memory, Place, Poison, cold_cache, make
 from pike_hpc.evaluate.judge_shared import Shared
-from pike_hpc.evaluate.runner import BELL, PAGE_BYTES, SHEET_BYTES, Code, Op, Page, Source
+from pike_hpc.evaluate.runner import (
+    BELL,
+    DONE,
+    PAGE_BYTES,
+    SHEET_BYTES,
+    Code,
+    Op,
+    Page,
+    Source,
+    seal,
+)
 
 START_TIMEOUT_S = 120.0
 """Importing torch from a cold parallel file system takes this long at worst."""
@@ -37,7 +48,7 @@ class RunnerFailed(Exception):
         super().__init__(f"runner {runner}: {kind} {op!r} {code!r}")
         self.runner = runner
         self.kind = kind
-        """code, gone, deadline or unasked."""
+        """code, gone, deadline, late or unasked."""
         self.op, self.code = op, code
 
 
@@ -72,7 +83,9 @@ class RunnerLink:
             for name, size in zip(("inputs", "outputs"), shared.buffer_bytes, strict=True)
         )
         self._buffers = [self._input, self._output]
+        self._inputs = self._input.tensor.view(shared.places, -1)
         self._rows = self._output.tensor.view(shared.places, -1)
+        self._sealed, self._last_place = shared.sealed, 0
         self._poison = Poison(shared.frame.output_slots, self._rows)
         self._cool = cold_cache(shared.device)
         self._resets, self._spins = shared.resets, shared.spins
@@ -116,7 +129,7 @@ class RunnerLink:
     def do(self, op: Op, *, source: Source = Source.STATE, seed: int = 0) -> float:
         """Have `op` done; the seconds it took. Raises RunnerFailed."""
         start = time.perf_counter_ns()
-        self._ask(op, source, seed)
+        self._ask(op, source, number=seed)
         return (time.perf_counter_ns() - start) / 1e9
 
     def watch(self) -> None:
@@ -145,47 +158,56 @@ class RunnerLink:
         Raises:
             RunnerFailed: it did not answer.
         """
-        return self.windows(op, (inputs,), answer.view(1, -1), {})
+        return self.windows(op, (inputs,), answer.view(1, -1))
 
-    def windows(
-        self,
-        op: Op,
-        inputs: Sequence[torch.Tensor],
-        answers: torch.Tensor,
-        audits: Mapping[int, torch.Tensor],
-    ) -> float:
+    def windows(self, op: Op, inputs: Sequence[torch.Tensor], answers: torch.Tensor) -> float:
         """Calls one after the other under one clock; milliseconds for each.
 
-        Every input becomes visible after the answer to the one before. Outputs stay in places of
-        their own and are taken at the end, except those that are audited: these are taken at once,
-        so that an answer that is not there when it was said to be is seen.
+        Every input becomes readable after the answer to the one before. Sealed, all lie there
+        from the start under keys that are told one by one, and outputs, in places of their own,
+        are taken after the clock has stopped: they must have the sums that came in time.
 
         Args:
-            op: CALL or NULL.
+            op: CALL, NULL or AGAIN.
             inputs: one for each call, at most `places`.
-            answers: (calls, bytes): room for what is taken at the end.
-            audits: by call, room for what is taken at once.
+            answers: (calls, bytes): room for what is taken.
 
         Raises:
-            RunnerFailed: it did not answer.
+            RunnerFailed: it did not answer, or an answer changed after it was given.
         """
         if self._resets and op is Op.CALL:
             self.do(Op.RESET)
         count = len(inputs)
+        self._last_place = count - 1
         self._poison(count)
         self._cool()
+        if self._sealed:
+            return self._sealed_calls(op, inputs, answers)
         self._settle()
         start = time.perf_counter_ns()
         for place, packed in enumerate(inputs):
-            self._input.tensor.copy_(packed)
+            self._inputs[place][: packed.numel()].copy_(packed)
             self._settle()
-            self._ask(op, Source.STATE, place)
-            if place in audits:
-                audits[place].copy_(self._rows[place])
-                self._settle()
+            self._ask(op, place=place)
         answers.copy_(self._rows[:count])
         self._settle()
         return (time.perf_counter_ns() - start) / 1e6 / count
+
+    def _sealed_calls(self, op: Op, inputs: Sequence[torch.Tensor], answers: torch.Tensor) -> float:
+        count = len(inputs)
+        keys = [secrets.randbits(seal.KEY_BITS) for _ in inputs]
+        for row, packed, key in zip(self._inputs, inputs, keys, strict=False):
+            row[: packed.numel()].copy_(packed)
+            seal.cover(row, key)
+        self._settle()
+        self._ask(Op.TOUCH)  # the GPU's turn to the runner happens here, not in the window
+        start = time.perf_counter_ns()
+        sums = [self._ask(op, place=place, number=key) for place, key in enumerate(keys)]
+        latency_ms = (time.perf_counter_ns() - start) / 1e6 / count
+        answers.copy_(self._rows[:count])
+        if seal.total(answers) != sums:
+            raise RunnerFailed(self.number, "late", op)
+        return latency_ms
 
     def profile(self, limit_s: float) -> bytes:
         """What the runner says of a few calls of its own: a sheet of hostile bytes, copied once.
@@ -213,12 +235,13 @@ class RunnerLink:
 
     def inputs_changed(self, inputs: torch.Tensor) -> bool:
         """Whether the shared input is no longer what the last window put there."""
-        return not torch.equal(self._input.tensor, self.staged(inputs))
+        staged = self.staged(inputs)
+        return not torch.equal(self._inputs[self._last_place][: staged.numel()], staged)
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Bytes of one call's inputs and of its outputs."""
-        return self._input.tensor.numel(), self._rows.shape[1]
+        return self._inputs.shape[1], self._rows.shape[1]
 
     @property
     def places(self) -> int:
@@ -256,16 +279,20 @@ class RunnerLink:
                 buffer.close()
         return self._ending
 
-    def _ask(self, op: Op, source: Source = Source.STATE, number: int = 0) -> None:
-        """Ring and wait for the answer. Raises RunnerFailed."""
+    def _ask(self, op: Op, source: Source = Source.STATE, place: int = 0, number: int = 0) -> int:
+        """Ring and wait for the answer; the sum in it. Raises RunnerFailed."""
         if self._page is not None:
-            self._page.ring(op, number)
-            self._accept(op, self._spin(self._page, op))
+            self._page.ring(op, place, number)
+            code, total = self._spin(self._page, op)
         else:
-            self._ring(op, source, number)
-            self._wait(op)
+            self._ring(BELL.pack(op, source, place, number), op)
+            code, total = self._wait(op)
+        if code != Code.OK:
+            known = Code(code) if code in set(Code) else Code.RAISED
+            raise RunnerFailed(self.number, "code", op, known)
+        return total
 
-    def _ring(self, op: Op, source: Source, number: int) -> None:
+    def _ring(self, message: bytes, op: Op) -> None:
         try:
             early = os.read(self._done, 64)
         except BlockingIOError:
@@ -273,33 +300,31 @@ class RunnerLink:
         if early is not None:
             raise RunnerFailed(self.number, "unasked" if early else "gone", op)
         try:
-            os.write(self._bell, BELL.pack(op, source, number))
+            os.write(self._bell, message)
         except BlockingIOError:
             raise RunnerFailed(self.number, "unasked", op) from None
         except BrokenPipeError:
             raise RunnerFailed(self.number, "gone", op) from None
 
-    def _wait(self, op: Op | None) -> None:
+    def _wait(self, op: Op | None) -> tuple[int, int]:
         self._await(self._done, op)
         answer = os.read(self._done, 64)
         if not answer:
             raise RunnerFailed(self.number, "gone", op)
-        self._accept(op, answer[-1])
+        if len(answer) != DONE.size:
+            raise RunnerFailed(self.number, "unasked", op)
+        code, total = DONE.unpack(answer)
+        return code, total
 
-    def _accept(self, op: Op | None, code: int) -> None:
-        if code != Code.OK:
-            known = Code(code) if code in set(Code) else Code.RAISED
-            raise RunnerFailed(self.number, "code", op, known)
-
-    def _spin(self, page: Page, op: Op) -> int:
-        """The byte that answers a ring in the page. Raises RunnerFailed."""
+    def _spin(self, page: Page, op: Op) -> tuple[int, int]:
+        """What answers a ring in the page. Raises RunnerFailed."""
         start = looked = time.monotonic()
         while True:
             for _ in range(SPINS):
-                code = page.answered()
-                if code is not None:
+                answer = page.answered()
+                if answer is not None:
                     self._left_s -= time.monotonic() - start
-                    return code
+                    return answer
             now = time.monotonic()
             if now - start > self._left_s:
                 raise RunnerFailed(self.number, "deadline", op)

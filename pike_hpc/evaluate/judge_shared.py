@@ -37,8 +37,11 @@ class Shared:
     """Where inputs and outputs lie."""
     construct: str
     """Where constructors make their tensors: the device for large models, else the CPU."""
+    sealed: bool
+    """Whether inputs are put there before their key is told, and outputs taken after their sum
+    was: no turn of the GPU then falls into a window."""
     places: int
-    """Calls whose outputs have room at once (see `places_for`)."""
+    """Calls that a window has room for (see `places_for`); 1 unless sealed."""
     resets: bool
     """Whether a call is preceded by putting back what the last one left in the model."""
     threads: int
@@ -49,14 +52,12 @@ class Shared:
     other_weights: SharedBuffer
 
     @property
-    def stride(self) -> int:
-        """Bytes from one call's outputs to the next one's."""
-        return -(-buffer_bytes(self.frame.output_slots) // ALIGNMENT) * ALIGNMENT
-
-    @property
     def buffer_bytes(self) -> tuple[int, int]:
         """Sizes of the input and of the output buffer."""
-        return buffer_bytes(self.frame.input_slots), self.stride * self.places
+        ends = self.frame.input_slots, self.frame.output_slots
+        sizes = (-(-buffer_bytes(slots) // ALIGNMENT) * ALIGNMENT for slots in ends)
+        inputs, outputs = (self.places * size for size in sizes)
+        return inputs, outputs
 
     def setup(self, candidate: str | None) -> bytes:
         """The JSON a runner reads. `candidate` is the program's source, None for the task's."""
@@ -67,6 +68,7 @@ class Shared:
                 "construct": self.construct,
                 "resets": self.resets,
                 "threads": self.threads,
+                "sealed": self.sealed,
                 "places": self.places,
                 "buffer_bytes": self.buffer_bytes,
                 "task": self.task,
@@ -81,12 +83,13 @@ class Shared:
         return text.encode("ascii")
 
 
-def places_for(frame: Frame, place: Place, *, resets: bool) -> int:
+def places_for(frame: Frame, *, sealed: bool, resets: bool) -> int:
     """Calls that a window may hold.
 
-    One on a CPU, where a program could do one call's work in the next one's time; on a GPU the
-    next input is copied after what is queued there.
+    One unless their answers are sealed, or a runner could do one call's work in the next one's
+    time; one where something must be done between calls.
     """
-    if place is not Place.DEVICE or resets:
+    if not sealed or resets:
         return 1
-    return max(1, min(MAX_PLACES, PLACES_BYTES // buffer_bytes(frame.output_slots)))
+    size = max(buffer_bytes(frame.input_slots), buffer_bytes(frame.output_slots))
+    return max(1, min(MAX_PLACES, PLACES_BYTES // size))

@@ -1,16 +1,14 @@
 """Request latency of a candidate against the reference, in blocks next to each other in time.
 
 Every call gets an input that nobody has seen, every output is kept and compared with what the
-reference's runner answered to the same input. Short calls share a window, so that the outputs are
-taken once. Order within a block alternates. While the reference is timed the candidate is stopped:
-CPU time alone does not tell whether it works, because children that nobody waits for take theirs
-with them.
+reference's runner answered to the same input. Short calls share a window. Order within a block
+alternates. While the reference is timed the candidate is stopped: CPU time alone does not tell
+whether it works, because children that nobody waits for take theirs with them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,9 +45,6 @@ MAX_BUSY = 0.2
 SHORT_MS = 0.3
 """Below this a window holds several calls."""
 
-CALLS_PER_AUDIT = 4
-"""One of so many answers of a shared window is taken as soon as it is said to be there."""
-
 SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
 before anything is timed, and how often one looks."""
@@ -80,23 +75,8 @@ class Tolerance:
     """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """The calls under one clock, the same for both sides."""
-
-    inputs: tuple[torch.Tensor, ...]
-    audited: tuple[int, ...]
-    """Calls whose answer is taken at once. Drawn by the system's randomness: a secret."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """Room for what one window's calls answer."""
-
-    late: torch.Tensor
-    """(calls, bytes): as it was at the end of the window."""
-    audits: tuple[torch.Tensor, ...]
-    """(bytes,) each."""
+Window = tuple[torch.Tensor, ...]
+"""Inputs of the calls under one clock, the same for both sides."""
 
 
 @dataclass(slots=True)
@@ -104,32 +84,20 @@ class Side:
     """One runner of the pair."""
 
     link: RunnerLink
-    answers: list[Answers] = field(default_factory=list)
+    answers: list[torch.Tensor] = field(default_factory=list)
+    """Room for a window's answers: (calls, bytes) each."""
 
     def make_room(self, count: int, calls: int) -> None:
         """Have room for the answers to `count` windows of `calls` calls."""
-        if self.answers and self.answers[0].late.shape[0] != calls:
+        if self.answers and self.answers[0].shape[0] != calls:
             self.answers.clear()
         while len(self.answers) < count:
-            audits = tuple(self.link.space() for _ in range(audits_of(calls)))
-            self.answers.append(Answers(late=self.link.spaces(calls), audits=audits))
+            self.answers.append(self.link.spaces(calls))
 
     def run(self, windows: Sequence[Window], op: Op = Op.CALL) -> list[float]:
         """The latency of a call of each window, in milliseconds."""
-        return [
-            self.link.windows(
-                op,
-                window.inputs,
-                answers.late,
-                dict(zip(window.audited, answers.audits, strict=True)),
-            )
-            for window, answers in zip(windows, self.answers, strict=False)
-        ]
-
-
-def audits_of(calls: int) -> int:
-    """How many of a window's answers are taken at once; the last one's always is, by the end."""
-    return calls // CALLS_PER_AUDIT if calls > 1 else 0
+        pairs = zip(windows, self.answers, strict=False)
+        return [self.link.windows(op, window, answers) for window, answers in pairs]
 
 
 class Stopwatch:
@@ -214,14 +182,8 @@ class Stopwatch:
         """`count` windows of fresh inputs, and room for both sides' answers."""
         for side in (self._reference, self._candidate):
             side.make_room(count, calls)
-        secret = random.SystemRandom()
-        return [
-            Window(
-                inputs=tuple(self._reference.link.staged(self._fresh()) for _ in range(calls)),
-                audited=tuple(secret.sample(range(calls), audits_of(calls))),
-            )
-            for _ in range(count)
-        ]
+        staged = self._reference.link.staged
+        return [tuple(staged(self._fresh()) for _ in range(calls)) for _ in range(count)]
 
     def _affordable(self, windows: int, calls: int) -> int:
         sizes = self._reference.link.sizes
@@ -257,7 +219,7 @@ class Stopwatch:
         for is_candidate in (reverse, not reverse):
             if is_candidate:
                 times[True] = self._candidate.run(windows)[warm:]
-                if self._candidate.link.inputs_changed(windows[-1].inputs[-1]):
+                if self._candidate.link.inputs_changed(windows[-1][-1]):
                     raise WrongAnswer
             else:
                 with self._alone():
@@ -280,10 +242,8 @@ class Stopwatch:
     def _check(self, windows: Sequence[Window]) -> None:
         """Raises WrongAnswer."""
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
-        for window, mine, its in sides:
-            pairs = list(zip(mine.late, its.late, strict=True))
-            pairs += [(a, its.late[k]) for a, k in zip(mine.audits, window.audited, strict=True)]
-            if not all(self._good(answer, reference) for answer, reference in pairs):
+        for _, mine, its in sides:
+            if not all(self._good(a, r) for a, r in zip(mine, its, strict=True)):
                 raise WrongAnswer
 
     def _good(self, answer: torch.Tensor, reference: torch.Tensor) -> bool:

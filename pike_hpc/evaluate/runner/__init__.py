@@ -2,18 +2,19 @@
 
 The same code runs the reference and a candidate, inside the sandbox, as a package of its own that
 imports nothing of this project (`lane` starts it by path). Reading order: protocol, doorbell,
-program, trees, state, serve.
+seal, program, trees, state, serve.
 """
 
 from .doorbell import PAGE_BYTES, Page
 from .profile import HEAD, MAGIC, ROW, SHEET_BYTES, TOP
-from .protocol import BELL, Code, Op, Source
+from .protocol import BELL, DONE, Code, Op, Source
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
 
 __all__ = [
     "BELL",
+    "DONE",
     "HEAD",
     "MAGIC",
     "PAGE_BYTES",

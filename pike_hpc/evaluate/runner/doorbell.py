@@ -1,8 +1,10 @@
-"""A page that judge and runner both map: one word says what is asked, one what was done.
+"""A page that judge and runner both map: words that say what is asked and what was done.
 
-For windows whose latency a pipe's wake-up (30 us to 300 us) would hide: both sides spin on their
+For calls whose latency a pipe's wake-up (30 us to 300 us) would hide: both sides spin on their
 word, which takes about one microsecond. Words are 8 bytes, written at once, on cache lines of
-their own. The judge believes of the other word only that it equals what it waits for.
+their own. Where two belong together each carries the ring's number, so that no order of arrival
+is relied on. The judge believes nothing of the other side's words but that they equal what it
+waits for.
 """
 
 from __future__ import annotations
@@ -11,38 +13,49 @@ import mmap
 
 PAGE_BYTES = 4096
 
-_BELL, _DONE = 0, 16
+_BELL, _KEY, _DONE, _SUM = 0, 16, 32, 48
 """Index of each word: 128 bytes apart, which is two cache lines."""
 
-_MASK = (1 << 40) - 1
+_RUNG_BITS, _TAG_BITS = 40, 16
+_RUNG, _TAG = (1 << _RUNG_BITS) - 1, (1 << _TAG_BITS) - 1
 
 
 class Page:
-    """The two words, at either end. A ring is numbered, so that an old answer is no answer."""
+    """The words, at either end. A ring is numbered, so that an old answer is no answer."""
 
     def __init__(self, fd: int) -> None:
         """Map the page of a descriptor, which may be closed afterwards."""
         self._words = memoryview(mmap.mmap(fd, PAGE_BYTES)).cast("Q")
         self._rung = 0
 
-    def ring(self, op: int, place: int) -> None:
-        """Ask for `op` on `place` of the outputs, each below 256 and 65,536."""
-        self._rung = (self._rung + 1) & _MASK
+    def ring(self, op: int, place: int, key: int) -> None:
+        """Ask for `op` on `place` (below 65,536) with `key` (48 bits)."""
+        self._rung = (self._rung + 1) & _RUNG
+        self._words[_KEY] = key << _TAG_BITS | self._rung & _TAG
         self._words[_BELL] = self._rung << 24 | place << 8 | op
 
-    def answered(self) -> int | None:
-        """The byte that answers the last ring; None while there is none."""
-        word = self._words[_DONE]
-        return word & 0xFF if word >> 8 == self._rung else None
-
-    def asked(self) -> tuple[int, int] | None:
-        """(op, place) of a new ring, which takes it; None while there is none."""
-        word = self._words[_BELL]
-        if word >> 24 == self._rung:
+    def answered(self) -> tuple[int, int] | None:
+        """(code, sum) that answer the last ring; None while they are not both there."""
+        done = self._words[_DONE]
+        if done >> 8 != self._rung:
             return None
-        self._rung = word >> 24
-        return word & 0xFF, word >> 8 & 0xFFFF
+        word = self._words[_SUM]
+        if word & _TAG != self._rung & _TAG:
+            return None
+        return done & 0xFF, word >> _TAG_BITS
 
-    def answer(self, code: int) -> None:
+    def asked(self) -> tuple[int, int, int] | None:
+        """(op, place, key) of a new ring, which takes it; None while there is none."""
+        bell = self._words[_BELL]
+        if bell >> 24 == self._rung:
+            return None
+        key = self._words[_KEY]
+        if key & _TAG != bell >> 24 & _TAG:
+            return None
+        self._rung = bell >> 24
+        return bell & 0xFF, bell >> 8 & 0xFFFF, key >> _TAG_BITS
+
+    def answer(self, code: int, total: int) -> None:
         """Answer the ring that was taken."""
+        self._words[_SUM] = total << _TAG_BITS | self._rung & _TAG
         self._words[_DONE] = self._rung << 8 | code

@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 
-BELL = struct.Struct("<BBQ")
-"""What the judge rings: an Op, where weights come from, and a number: the constructor's seed, or
-which place of the outputs a call fills."""
+BELL = struct.Struct("<BBHQ")
+"""What the judge rings: an Op, where weights come from, a place of inputs and outputs, and a
+number: the constructor's seed or the key of a call's input."""
+
+DONE = struct.Struct("<BQ")
+"""What is answered: a Code, and the sum of the outputs where they are sealed."""
 
 FILES = 9
 """bell, done, page, setup, inputs, outputs, weights, other weights, profile: in this order."""
@@ -36,6 +39,8 @@ class Op(enum.IntEnum):
     """From now on look for rings in the page, spinning."""
     REST = 9
     """Back to the pipe."""
+    TOUCH = 11
+    """Have the GPU turn to this process."""
     PROFILE = 10
     """Profile a few calls on the last input and write the profile's sheet."""
 

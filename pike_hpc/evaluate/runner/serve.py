@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from . import device_memory, profile
+from . import device_memory, profile, seal
 from .doorbell import Page
 from .program import (
     ENTRIES,
@@ -35,7 +35,7 @@ from .program import (
     same_defaults,
     seed_everything,
 )
-from .protocol import BELL, FILES, Code, Op, Refused, Source, code_of, phase
+from .protocol import BELL, DONE, FILES, Code, Op, Refused, Source, code_of, phase
 from .state import State
 from .trees import as_tensor, flatten, host_bytes, unflatten, views
 
@@ -58,23 +58,26 @@ class Runner:
             ]
         else:
             shared = [host_bytes(fd) for fd in files[:2]]
-        self._inputs = views(inputs, shared[0])
-        self._outputs = [views(outputs, row) for row in shared[1].view(setup["places"], -1)]
+        self._rows = shared[0].view(setup["places"], -1)
+        self._inputs = [views(inputs, row) for row in self._rows]
+        self._answers = shared[1].view(setup["places"], -1)
+        self._outputs = [views(outputs, row) for row in self._answers]
         slots = setup["weight_slots"]
         self._weights = {
             source: views(slots, host_bytes(fd, private=True))
             for source, fd in zip((Source.STATE, Source.OTHER), files[2:4], strict=True)
         }
         self._sheet = files[4]
-        self._here = [t.to(self._device) for t in self._inputs]
+        self._here = [[t.to(self._device) for t in place] for place in self._inputs]
+        self._place = 0
         self._task: ModuleType | None = None
         self._entry: Any = None
         self._model: Any = None
         self._state: State | None = None
         self._last: list[list[Any]] = []
 
-    def serve(self, op: Op, source: Source, number: int) -> None:
-        """Do `op`. Raises Refused, or whatever the program raises."""
+    def serve(self, op: Op, source: Source, place: int, number: int) -> int:
+        """Do `op`; the sum of what it put out. Raises Refused, or whatever the program raises."""
         if op is Op.IMPORT:
             self._import()
         elif op is Op.LOAD:
@@ -85,14 +88,18 @@ class Runner:
         elif op is Op.RESET:
             self._restore()
         elif op is Op.CALL:
-            self._call(number)
+            return self._call(place, number)
         elif op is Op.NULL:
-            self._copy_in()
-            self._copy_out(self._last[-1], number)
+            self._copy_in(place, number)
+            return self._copy_out(self._last[-1], place)
         elif op is Op.AGAIN:
-            self._copy_out(self._last[0], number)
+            return self._copy_out(self._last[0], place)
+        elif op is Op.TOUCH:
+            torch.zeros(1, device=self._device).add_(1)
+            self._settle()
         elif op is Op.PROFILE:
             profile.record(self._forward, self._restore, self._device, self._sheet)
+        return 0
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
@@ -181,27 +188,39 @@ class Runner:
             with phase(Code.PREPARE_RAISED), torch.inference_mode():
                 prepare({name: w.to(self._device, copy=True) for name, w in state.items()})
 
-    def _call(self, place: int) -> None:
-        self._copy_in()
+    def _call(self, place: int, key: int) -> int:
+        self._copy_in(place, key)
         leaves: list[Any] = []
+        self._place = place
         flatten(self._setup["output_tree"], self._forward(), leaves)
         self._last = [*self._last[-1:], leaves]
-        self._copy_out(leaves, place)
+        if self._setup["sealed"]:
+            self._settle()  # what follows would hide in the model's time, and is taken off it
+        return self._copy_out(leaves, place)
 
     def _forward(self) -> Any:
         with torch.inference_mode():
-            tree = self._setup["input_tree"]
-            return self._model(*unflatten(tree, self._here, vars(self._task)))
+            arguments = self._setup["input_tree"], self._here[self._place], vars(self._task)
+            return self._model(*unflatten(*arguments))
 
-    def _copy_in(self) -> None:
-        if self._device.type != "cpu" and self._setup["memory"] == "host":
-            for there, here in zip(self._inputs, self._here, strict=True):
+    def _copy_in(self, place: int, key: int) -> None:
+        if self._setup["sealed"]:
+            seal.cover(self._rows[place], key)
+            self._settle()
+        elif self._device.type != "cpu":
+            for there, here in zip(self._inputs[place], self._here[place], strict=True):
                 here.copy_(there)
 
-    def _copy_out(self, leaves: Sequence[Any], place: int) -> None:
+    def _copy_out(self, leaves: Sequence[Any], place: int) -> int:
         with torch.inference_mode():
             for slot, leaf in zip(self._outputs[place], leaves, strict=True):
                 slot.copy_(as_tensor(leaf, slot))
+        if self._setup["sealed"]:
+            return seal.total(self._answers[place : place + 1])[0]
+        self._settle()
+        return 0
+
+    def _settle(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
@@ -217,10 +236,10 @@ def main(address: str) -> None:
     page = Page(page_file)
     torch.set_num_threads(setup["threads"])
     runner = Runner(setup, buffers)
-    os.write(done, bytes([Code.OK]))
+    os.write(done, DONE.pack(Code.OK, 0))
     while message := os.read(bell, BELL.size):
-        op, source, number = BELL.unpack(message)
-        os.write(done, bytes([perform(runner, op, source, number)]))
+        op, source, place, number = BELL.unpack(message)
+        os.write(done, DONE.pack(*perform(runner, op, source, place, number)))
         if op == Op.WATCH:
             watch(runner, page)
 
@@ -231,18 +250,17 @@ def watch(runner: Runner, page: Page) -> None:
         asked = page.asked()
         if asked is None:
             continue
-        op, place = asked
-        page.answer(perform(runner, op, Source.STATE, place))
+        op, place, key = asked
+        page.answer(*perform(runner, op, Source.STATE, place, key))
         if op == Op.REST:
             return
 
 
-def perform(runner: Runner, op: int, source: int, number: int) -> Code:
-    """Do what was asked; how it went."""
+def perform(runner: Runner, op: int, source: int, place: int, number: int) -> tuple[Code, int]:
+    """Do what was asked: how it went, and the sum of what was put out."""
     try:
-        runner.serve(Op(op), Source(source), number)
+        return Code.OK, runner.serve(Op(op), Source(source), place, number)
     except BaseException as error:
         if not isinstance(error, Refused):
             traceback.print_exc()
-        return code_of(error)
-    return Code.OK
+        return code_of(error), 0

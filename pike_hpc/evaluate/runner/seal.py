@@ -1,0 +1,35 @@
+"""Inputs that can't be read before their key is known, and outputs that can't change any more.
+
+Two processes on one GPU take turns, and a turn takes about 150 us: with a copy by the judge inside
+a window its constant would be ten times a short model. So the judge puts inputs there before the
+clock starts, under a pad that the key alone makes, and takes outputs after it stopped, where they
+must have the sum that the runner gave with its answer: nobody has it before every byte is there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+KEY_BITS = 47
+SUM_BITS = 48
+
+_LOW = -(1 << 63)
+
+
+def cover(raw: torch.Tensor, key: int) -> None:
+    """Exclusive-or with the key's pad, in place; twice is as before.
+
+    Args:
+        raw: uint8, a multiple of 8 bytes.
+        key: below 2**KEY_BITS. The pad is torch's random stream of this seed, the same in two
+            processes on the same GPU and on every CPU.
+    """
+    words = raw.view(torch.int64)
+    generator = torch.Generator(raw.device).manual_seed(key)
+    words.bitwise_xor_(torch.empty_like(words).random_(_LOW, None, generator=generator))
+
+
+def total(rows: torch.Tensor) -> list[int]:
+    """What the bytes of each row add up to: (rows, bytes) uint8, a multiple of 8 bytes."""
+    sums = rows.view(torch.int64).sum(dim=1).tolist()
+    return [value & (1 << SUM_BITS) - 1 for value in sums]
