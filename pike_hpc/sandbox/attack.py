@@ -2,7 +2,7 @@
 """The program that attacks from inside a sandbox: run as `python -I -S attack.py TARGETS`.
 
 Contract: standard library only, imports nothing of the project. Tries what `sandbox.probe` has
-laid out and nothing else, within bounds that hurt nobody (8 processes, 64 MB, one listener of
+laid out and nothing else, within bounds that hurt nobody (8 processes, 80 MB, one listener of
 the prober's on this machine). Prints one JSON object: attack to true where it **succeeded**.
 What can be seen from outside is not reported here. It does not know what the sandbox is.
 """
@@ -278,14 +278,23 @@ def _fork(_: Targets) -> bool:
 
 
 def _take_together(targets: Targets) -> bool:
-    """Two processes within their own limit, beyond it together."""
+    """Three processes within their own limit, beyond it together."""
     if targets["memory_mb"] == 0:
         return True
 
-    share_mb = targets["memory_mb"] * 5 // 8
-    children = list(_children(2, lambda: _takes(share_mb, HOLD_S)))
+    def take() -> None:
+        _offer_itself()
+        _takes(targets["memory_mb"] * 5 // 8, HOLD_S)
+
+    children = list(_children(3, take))
     ends = [os.waitpid(child, 0)[1] for child in children]
-    return len(ends) < 2 or not any(ends)
+    return len(ends) < 3 or not any(ends)
+
+
+def _offer_itself() -> None:
+    """Where the kernel has to kill, let it take this child and not who is to report."""
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
 
 
 def _children(count: int, work: Callable[[], object]) -> Iterator[int]:
@@ -316,15 +325,14 @@ def _fill_memory_files(targets: Targets) -> bool:
     """Anonymous files are memory that no limit of a process counts."""
     if targets["memory_mb"] == 0:
         return True
-    files: list[int] = []
-    try:
-        for _ in range(targets["memory_mb"] + 8):
-            files.append(os.memfd_create("attack"))
-            os.write(files[-1], b"x" * MEBIBYTE)
-    finally:
-        for file in files:
-            os.close(file)
-    return True
+
+    def fill() -> None:
+        _offer_itself()
+        for _ in range(2 * targets["memory_mb"]):
+            os.write(os.memfd_create("attack"), b"x" * MEBIBYTE)
+
+    ends = [os.waitpid(child, 0)[1] for child in _children(1, fill)]
+    return not any(ends)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,12 @@ from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec
 
 ENTER = Path(__file__).with_name("enter.py")
 NARROW = Path(__file__).with_name("narrow.py")
+BOUND = Path(__file__).with_name("bound.py")
+
+KEEPERS = {Engine.NONE: 0, Engine.UNSHARE: 2, Engine.BUBBLEWRAP: 2}
+"""Processes of the engine's own that live as long as the program. Apptainer's threads are many."""
+KEEPERS_MB = 24
+"""Memory of theirs: two interpreters under unshare."""
 
 _MEBIBYTE = 1 << 20
 
@@ -35,7 +41,7 @@ def command(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
         Engine.BUBBLEWRAP: _bubblewrap,
         Engine.APPTAINER: _apptainer,
     }[engine]
-    return make(spec, facts)
+    return [*_bounded(engine, spec, facts), *make(spec, facts)]
 
 
 def _bare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
@@ -139,6 +145,16 @@ def _check_apptainer(spec: SandboxSpec) -> None:
             "apptainer takes no ':' or ',' in a bound path, and no ',' in a variable's value",
             where=split[0],
         )
+
+
+def _bounded(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    """The wrapper that limits all processes together, where a control group was handed to us."""
+    if not (facts.control_group and spec.memory_mb and engine in KEEPERS):
+        return []
+    memory = (spec.memory_mb + KEEPERS_MB) * _MEBIBYTE
+    processes = spec.processes + KEEPERS[engine]
+    limits = (facts.control_group, str(memory), str(processes))
+    return [facts.python, "-I", "-S", str(BOUND), *limits]
 
 
 def _narrowed(facts: HostFacts, *options: str) -> list[str]:

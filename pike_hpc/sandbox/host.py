@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from pike_hpc.sandbox.groups import handed_over
+
 NOBODY = 65534
 """The kernel's overflow uid and gid: owns nothing on a sane host."""
 
@@ -56,6 +58,9 @@ class HostFacts:
     devices: tuple[str, ...] = DEVICES
     gpu_devices: tuple[str, ...] = ()
 
+    control_group: str = ""
+    """A folder of cgroup v2 below which sandboxes may have groups of their own; see `groups`."""
+
     @property
     def is_root(self) -> bool:
         """Whether we are real root and must become somebody else."""
@@ -92,6 +97,7 @@ def look() -> HostFacts:
         gpu_devices=tuple(
             str(p) for p in sorted(Path("/dev").glob("nvidia*")) if p.is_char_device()
         ),
+        control_group=handed_over(),
     )
 
 

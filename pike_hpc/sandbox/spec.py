@@ -48,7 +48,7 @@ class SandboxSpec:
     scratch_mb: int = 512
     """Size of SCRATCH and of /dev/shm (each), and of any single file that is written."""
     memory_mb: int = 0
-    """RLIMIT_DATA of each process; 0 for no limit."""
+    """RLIMIT_DATA of each process, and of all together in a control group; 0 for no limit."""
     processes: int = 256
     """Processes and threads together, where the engine counts them apart from everybody else's."""
     gpu: bool = False
