@@ -29,6 +29,14 @@ LOCAL_ELEMENTS, LOCAL_K = 64, 10.0
 """No stretch of so many elements is off by more than LOCAL_K times what the whole may be: a dead
 channel or a corrupted tile hides in the RMS of a large output (one tile of 64 x 64 in 4096 x 4096
 is 1.6 %). A stretch that is larger than the signal is measured by its own size."""
+NOISE_K = 2.0
+"""Where rounding weighs more than the signal of a stretch does, it is measured against this many
+times its share of the reference's own noise: float32 says what any arithmetic would do there."""
+TINY = 1e-33
+"""Nothing is measured against less: of that, float32 may flush to zero what a tier lets be off."""
+ROWS = 16
+"""From so many rows on, each index of the last dimension is looked at like a stretch: a channel
+that is off hides among 64 neighbours."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
 UNEQUAL = 1e-3
 """Part of an integer output (such as an argmax) that may differ between two float32 programs."""
@@ -39,6 +47,20 @@ MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (2 * K)
 to be K times as far off stays well below the cap."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grain:
+    """What the errors of single stretches are measured against, where the signal hides them.
+
+    An output may grow by orders of magnitude along a dimension: held against the signal of the
+    whole, its small parts could be left out.
+    """
+
+    least: Tensor
+    """Per stretch of LOCAL_ELEMENTS, a sum of squares: at least so much it is measured against."""
+    columns: Tensor | None
+    """The same per index of the last dimension, a mean over rows; None where none is looked at."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafScale:
     """What one output tensor's errors are measured against."""
@@ -47,6 +69,8 @@ class LeafScale:
     """RMS change of the leaf when the input changes; its RMS where it never changes."""
     limits: Mapping[Tier, float]
     """The error at which each tier that can be earned ends."""
+    grain: Grain | None = None
+    """What single stretches are measured against; None: the signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +82,8 @@ class LeafError:
     spike: float = 0.0
     """Largest elementwise difference over S."""
     local: float = 0.0
-    """RMS difference of the worst stretch of LOCAL_ELEMENTS, over S or over its own RMS."""
+    """RMS difference of the worst stretch of LOCAL_ELEMENTS, over S (or what its grain says) or
+    over its own RMS; of the worst index of the last dimension, too."""
 
 
 def rms(values: Tensor) -> float:
@@ -81,15 +106,24 @@ def real(values: Tensor) -> Tensor:
     return values.reshape(-1).view(values.real.dtype) if values.is_complex() else values
 
 
-def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same stretch of each tensor as float64, PIECE elements at a time.
+def pieces(*tensors: Tensor, step: int = 1) -> Iterator[tuple[Tensor, ...]]:
+    """The same stretch of each tensor as float64, about PIECE elements at a time.
 
     Outputs reach 10^8 elements: whole float64 copies would cost more than the model.
+
+    Args:
+        tensors: of one number of elements.
+        step: every piece but the last is a multiple of so many elements.
     """
     flat = [real(t).reshape(-1) for t in tensors]
-    piece = PIECE.get(flat[0].device.type, PIECE["cpu"])
+    piece = _piece(flat[0])
+    piece = max(1, piece // step) * step
     for start in range(0, flat[0].numel(), piece):
         yield tuple(t[start : start + piece].double() for t in flat)
+
+
+def _piece(values: Tensor) -> int:
+    return PIECE.get(values.device.type, PIECE["cpu"])
 
 
 def signal_of(answers: Sequence[Tensor]) -> float:
@@ -104,36 +138,128 @@ def limit(tier: Tier, reference_error: float, elements: int) -> float:
     return min(CAP, max(k * reference_error, FLOORS[tier]))
 
 
-def compare(answer: Tensor, truth: Tensor, signal: float) -> LeafError:
+def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = None) -> LeafError:
     """Error of a floating answer. A signal of 0 asks for equality."""
     total = largest = worst = 0.0
-    for y, t in pieces(answer, truth):
+    seen, width = 0, _width(truth)
+    columns: list[Tensor] = []
+    for y, t in pieces(answer, truth, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
         off = y - t
         low, high = off.aminmax()
-        total += float(off.dot(off))
+        squares, sizes = off.square(), t.square()
+        total += float(squares.sum())
         largest = max(largest, float(high), -float(low))
-        worst = max(worst, worst_stretch(off, t, signal))
+        if signal > 0.0:
+            worst = max(worst, _worst_stretch(squares, sizes, signal, grain, seen))
+        if width:
+            sums = [x.view(-1, width).sum(dim=0) for x in (squares, sizes)]
+            columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
+        seen += off.numel()
     if not math.isfinite(total):
         return LeafError(error=math.inf, spike=math.inf, local=math.inf)
-    size = math.sqrt(total / max(1, real(answer).numel()))
+    size = math.sqrt(total / max(1, seen))
     if signal <= 0.0:
         return LeafError(error=0.0 if size == 0.0 else math.inf)
+    if columns:
+        errors, own = (x / (seen // width) for x in columns)
+        floor = own.new_tensor(signal * signal)
+        if grain is not None and grain.columns is not None:
+            floor = grain.columns.to(own.device)
+        worst = max(worst, float((errors / own.maximum(floor)).max().sqrt()))
     return LeafError(error=size / signal, spike=largest / signal, local=worst)
 
 
-def worst_stretch(off: Tensor, truth: Tensor, signal: float) -> float:
-    """The largest RMS of `off` over stretches, each over the signal or its own RMS of `truth`.
+def _width(values: Tensor) -> int:
+    """Length of the last dimension where its indices are looked at one by one; 0 elsewhere."""
+    flat = real(values)
+    width = values.shape[-1] * (flat.numel() // max(1, values.numel())) if values.dim() else 0
+    rows = flat.numel() // width if width else 0
+    fits = width and math.lcm(width, LOCAL_ELEMENTS) <= _piece(values)
+    return width if fits and rows >= ROWS else 0
 
-    What is left over at the end of a piece counts as a stretch of full length.
+
+def _worst_stretch(
+    squares: Tensor, sizes: Tensor, signal: float, grain: Grain | None, start: int
+) -> float:
+    """The largest RMS error of stretches, each over the signal, its grain or its own RMS.
+
+    What is left over at the end counts as a stretch of full length.
+
+    Args:
+        squares: of the errors of a piece.
+        sizes: squares of its truths.
+        signal: of the whole output.
+        grain: of the whole output.
+        start: index of the piece's first element.
     """
-    if signal <= 0.0 or not off.numel():
-        return 0.0
-    short = -off.numel() % LOCAL_ELEMENTS
-    errors, sizes = (
-        _padded(x.square(), short).view(-1, LOCAL_ELEMENTS).sum(dim=1) for x in (off, truth)
-    )
-    least = signal * signal * LOCAL_ELEMENTS
-    return float((errors / sizes.clamp(min=least)).max().sqrt())
+    errors, own = (_stretches(x) for x in (squares, sizes))
+    if grain is None:
+        return float((errors / own.clamp(min=signal * signal * LOCAL_ELEMENTS)).max().sqrt())
+    first = start // LOCAL_ELEMENTS
+    least = grain.least[first : first + errors.numel()].to(errors.device)
+    return float((errors / own.maximum(least)).max().sqrt())
+
+
+def grain_of(
+    truths: Sequence[Tensor], references: Sequence[Tensor], signal: float, error: float
+) -> Grain | None:
+    """What stretches are measured against: their own signal over the inputs, or their noise.
+
+    None where the signal of the whole must do: the reference is the truth, or never moves. So it
+    does for every stretch in which the reference makes no error at all, such as one that a ReLU
+    left dead: what other arithmetic makes of it can't be told.
+
+    Args:
+        truths: answers to several inputs.
+        references: those of the reference as it ships.
+        signal: of the whole output.
+        error: of the reference, over the signal.
+    """
+    if signal <= 0.0 or not 0.0 < error < math.inf or not truths[0].numel():
+        return None
+    count, width = len(truths), _width(truths[0])
+    share = (NOISE_K / error) ** 2
+    found: list[Tensor] = []
+    columns: list[Tensor] = []
+    for parts in pieces(*truths, *references, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
+        t, r = parts[:count], parts[count:]
+        moves = [(a - b).square() for a, b in itertools.pairwise(t)]
+        squares = [sum(moves[1:], moves[0]) / len(moves)]
+        squares += [(a - b).square() for a, b in zip(r, t, strict=True)]
+        found.append(_least([_stretches(x) for x in squares], share, signal, LOCAL_ELEMENTS))
+        if width:
+            sums = [x.view(-1, width).sum(dim=0) for x in squares]
+            columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
+    least = found[0].new_empty(sum(x.numel() for x in found))
+    start = 0
+    for part in found:
+        least[start : start + part.numel()] = part
+        start += part.numel()
+    rows = real(truths[0]).numel() // width if width else 0
+    means = [x / rows for x in columns]
+    return Grain(least=least, columns=_least(means, share, signal, 1) if width else None)
+
+
+def _least(squares: Sequence[Tensor], share: float, signal: float, count: int) -> Tensor:
+    """The larger of what moves and what noise makes of it; at most the signal of `count` elements.
+
+    Args:
+        squares: sums over `count` elements: of the signal, then of the reference's errors.
+        share: noise to the signal that has that noise elsewhere, squared.
+        signal: of the whole output.
+        count: elements of a sum.
+    """
+    noise = squares[1]
+    for other in squares[2:]:
+        noise = noise.maximum(other)
+    most = signal * signal * count
+    least = squares[0].maximum(noise * share).clamp(min=TINY * TINY * count, max=most)
+    return least.masked_fill(noise == 0.0, most)
+
+
+def _stretches(squares: Tensor) -> Tensor:
+    """Sums over stretches."""
+    return _padded(squares, -squares.numel() % LOCAL_ELEMENTS).view(-1, LOCAL_ELEMENTS).sum(dim=1)
 
 
 def _padded(values: Tensor, zeros: int) -> Tensor:

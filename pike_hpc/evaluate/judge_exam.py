@@ -7,15 +7,15 @@ the reference that is timed takes its own.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from pike_hpc.evaluate.correctness import LeafScale, compare
+from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of
 from pike_hpc.evaluate.judge_admission import Yardstick, scale
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, is_float
+from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth, is_float
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED
 
@@ -42,6 +42,8 @@ class Exam:
     references: tuple[list[torch.Tensor], ...]
     scales: tuple[LeafScale, ...]
     reference_errors: tuple[float, ...]
+    reference_locals: tuple[float, ...]
+    """What single stretches of the reference's own answers are off by, at worst."""
     cost_s: float
 
 
@@ -64,21 +66,26 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
     """Have the reference's runner answer the paper. Raises RunnerFailed."""
     start = time.monotonic()
     references = tuple([truth.keep(t) for t in call(reference, truth, x)[0]] for x in paper.inputs)
-    errors = tuple(
-        max(
-            compare(r[i], t[i], paper.scales[i].signal).error
-            for r, t in zip(references, paper.truths, strict=True)
-        )
-        if is_float(slot)
-        else 0.0
-        for i, slot in enumerate(truth.frame.output_slots)
-    )
+    scales, errors, locals_ = [], [], []
+    for i, slot in enumerate(truth.frame.output_slots):
+        scale, error, local = paper.scales[i], 0.0, 0.0
+        if is_float(slot):
+            truths, shipped = [t[i] for t in paper.truths], [r[i] for r in references]
+            pairs = list(zip(shipped, truths, strict=True))
+            error = max(compare(r, t, scale.signal).error for r, t in pairs)
+            if truth.precision == FLOAT64 and not truth.legacy:
+                scale = replace(scale, grain=grain_of(truths, shipped, scale.signal, error))
+            local = max(compare(r, t, scale.signal, scale.grain).local for r, t in pairs)
+        scales.append(scale)
+        errors.append(error)
+        locals_.append(local)
     return Exam(
         inputs=paper.inputs,
         truths=paper.truths,
         references=references,
-        scales=paper.scales,
-        reference_errors=errors,
+        scales=tuple(scales),
+        reference_errors=tuple(errors),
+        reference_locals=tuple(locals_),
         cost_s=paper.cost_s + time.monotonic() - start,
     )
 

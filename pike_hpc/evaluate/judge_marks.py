@@ -17,6 +17,7 @@ from pike_hpc.evaluate.correctness import (
     LOCAL_K,
     MIN_CORRELATION,
     SPIKE,
+    LeafError,
     allclose,
     compare,
     correlation,
@@ -64,7 +65,8 @@ class Marker:
 
     def mark(self, answers: Answers) -> Mark:
         """The tier earned, or the refusal."""
-        errors = self.errors(answers, self._exam.truths)
+        found = self._compared(answers, self._exam.truths)
+        errors = [max(f.error for f in leaf) for leaf in found]
         tier = tier_of(errors, self._scales)
         legacy = self._legacy(answers)
         worst = max(errors, default=0.0)
@@ -79,16 +81,19 @@ class Marker:
         if self._truth.legacy:
             refusal = None if legacy.pike else wrong("fails PIKE's allclose(1e-2)")
         else:
-            refusal = self._refusal(answers, tier, worst)
+            refusal = self._refusal(answers, found, tier, worst)
         return Mark(correctness=correctness, tier=shown, refusal=refusal)
 
     def errors(self, answers: Answers, truths: Answers) -> list[float]:
         """Worst error of each float leaf over the calls."""
+        return [max(f.error for f in leaf) for leaf in self._compared(answers, truths)]
+
+    def _compared(self, answers: Answers, truths: Answers) -> list[list[LeafError]]:
+        """Per float leaf and call."""
+        scales = self._exam.scales
+        pairs = list(zip(answers, truths, strict=True))
         return [
-            max(
-                compare(a[i], t[i], self._exam.scales[i].signal).error
-                for a, t in zip(answers, truths, strict=True)
-            )
+            [compare(a[i], t[i], scales[i].signal, scales[i].grain) for a, t in pairs]
             for i in self._floats
         ]
 
@@ -109,14 +114,25 @@ class Marker:
         Both sides may be off: the candidate by its tier's limit, the reference by its own. A
         factor of two for inputs that are harder than the exam's.
         """
-        limits = []
-        for scale, error in zip(self._exam.scales, self._exam.reference_errors, strict=True):
-            own = scale.limits.get(tier, CAP)
-            limits.append(2 * (own + error))
-        signals = tuple(s.signal for s in self._exam.scales)
-        return Tolerance(signals=signals, limits=tuple(limits), pike=self._truth.legacy)
+        limits, local = [], []
+        for i, error in enumerate(self._exam.reference_errors):
+            scale = self._exam.scales[i]
+            limits.append(2 * (scale.limits.get(tier, CAP) + error))
+            local.append(2 * (self._local_limit(i, tier) + LOCAL_K * error))
+        return Tolerance(
+            scales=self._exam.scales,
+            limits=tuple(limits),
+            local=tuple(local),
+            pike=self._truth.legacy,
+        )
 
-    def _refusal(self, answers: Answers, tier: Tier | None, worst: float) -> Verdict | None:
+    def _refusal(
+        self,
+        answers: Answers,
+        found: Sequence[Sequence[LeafError]],
+        tier: Tier | None,
+        worst: float,
+    ) -> Verdict | None:
         limit = self._limit(tier or Tier.HALF)
         if not math.isfinite(worst):
             return wrong("its output holds values that are not finite")
@@ -130,7 +146,7 @@ class Marker:
                 f"has the precision of tier {tier} (error {worst:.1e} of the signal), and "
                 f"{loosest} was asked for (up to {self._limit(loosest):.1e})"
             )
-        return self._looked_at_closely(answers, tier)
+        return self._looked_at_closely(answers, found, tier)
 
     def _too_far(self, worst: float, limit: float) -> Verdict:
         shipped = max(self._exam.reference_errors, default=0.0)
@@ -143,14 +159,13 @@ class Marker:
             )
         return wrong(f"error {worst:.1e} of the signal is over {limit:.1e}, the loosest limit here")
 
-    def _looked_at_closely(self, answers: Answers, tier: Tier) -> Verdict | None:
-        for i in self._floats:
-            pairs = zip(answers, self._exam.truths, strict=True)
-            signal = self._exam.scales[i].signal
-            found = [compare(a[i], t[i], signal) for a, t in pairs]
-            if max(f.spike for f in found) > SPIKE:
+    def _looked_at_closely(
+        self, answers: Answers, found: Sequence[Sequence[LeafError]], tier: Tier
+    ) -> Verdict | None:
+        for i, leaf in zip(self._floats, found, strict=True):
+            if max(f.spike for f in leaf) > SPIKE:
                 return wrong(f"an element is off by more than {SPIKE:.0f} signals")
-            local, allowed = max(f.local for f in found), self._local_limit(i, tier)
+            local, allowed = max(f.local for f in leaf), self._local_limit(i, tier)
             if local > allowed:
                 return wrong(
                     f"a part of its output is off by {local:.1e} of the signal, over {allowed:.1e} "
@@ -165,12 +180,8 @@ class Marker:
 
     def _local_limit(self, leaf: int, tier: Tier) -> float:
         """What a stretch may be off by: a multiple of the tier's limit, or as the reference is."""
-        scale, pairs = (
-            self._exam.scales[leaf],
-            zip(self._exam.references, self._exam.truths, strict=True),
-        )
-        own = max(compare(r[leaf], t[leaf], scale.signal).local for r, t in pairs)
-        return LOCAL_K * max(scale.limits.get(tier, CAP), own)
+        own = self._exam.reference_locals[leaf]
+        return LOCAL_K * max(self._exam.scales[leaf].limits.get(tier, CAP), own)
 
     def _limit(self, tier: Tier) -> float:
         """The smallest limit of the tier over leaves; of the loosest there is, if it is absent."""

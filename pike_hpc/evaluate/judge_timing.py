@@ -16,7 +16,7 @@ from statistics import median
 
 import torch
 
-from pike_hpc.evaluate.correctness import LOCAL_K, UNEQUAL, compare, part_outside, unequal
+from pike_hpc.evaluate.correctness import UNEQUAL, LeafScale, compare, part_outside, unequal
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_neighbours import Neighbours
@@ -69,8 +69,10 @@ class NoisyLane(Exception):
 class Tolerance:
     """How far a timed answer may be from the reference runner's, per output leaf."""
 
-    signals: tuple[float, ...]
+    scales: tuple[LeafScale, ...]
     limits: tuple[float, ...]
+    local: tuple[float, ...]
+    """For stretches."""
     pike: bool
     """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
 
@@ -251,18 +253,21 @@ class Stopwatch:
         leaves = zip(
             views(self._slots, answer),
             views(self._slots, reference),
-            self._tolerance.signals,
+            self._tolerance.scales,
             self._tolerance.limits,
+            self._tolerance.local,
             strict=True,
         )
         if self._tolerance.pike:
-            return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r, _, _ in leaves)
-        return all(agrees(a, r, signal, bound) for a, r, signal, bound in leaves)
+            return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r, *_ in leaves)
+        return all(agrees(*leaf) for leaf in leaves)
 
 
-def agrees(answer: torch.Tensor, reference: torch.Tensor, signal: float, bound: float) -> bool:
-    """Whether a timed answer is the reference's, within `bound` signals."""
+def agrees(
+    answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, bound: float, local: float
+) -> bool:
+    """Whether a timed answer is the reference's, within `bound` signals, stretches in `local`."""
     if not answer.is_floating_point() and not answer.is_complex():
         return unequal(answer, reference) <= UNEQUAL
-    found = compare(answer, reference, signal)
-    return found.error <= bound and found.local <= LOCAL_K * bound
+    found = compare(answer, reference, scale.signal, scale.grain)
+    return found.error <= bound and found.local <= local

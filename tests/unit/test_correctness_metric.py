@@ -12,6 +12,7 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
     allclose,
     compare,
     correlation,
+    grain_of,
     limit,
     rms,
     signal_of,
@@ -134,3 +135,85 @@ def test_a_large_stretch_is_measured_by_its_own_size():
     truth = torch.ones(128, dtype=torch.float64)
     truth[:64] = 1e6
     assert compare(truth * 1.001, truth, signal=1.0).local == pytest.approx(0.001)
+
+
+@pytest.fixture
+def fading():
+    """Three answers whose channels have gains from 1 to 1e-8, and float32's own version of them."""
+    torch.manual_seed(5)
+    gain = torch.logspace(0, -8, 256, dtype=torch.float64)
+    truths = [torch.randn(40, 256, dtype=torch.float64) * gain for _ in range(3)]
+    return truths, [t * (1 + 1e-7 * torch.randn_like(t)) for t in truths]
+
+
+def graded(truths, references):
+    signal = signal_of(truths)
+    pairs = zip(references, truths, strict=True)
+    error = max(compare(r, t, signal).error for r, t in pairs)
+    return signal, grain_of(truths, references, signal, error)
+
+
+def test_a_small_stretch_is_measured_by_its_own_signal(fading):
+    truths, references = fading
+    signal, grain = graded(truths, references)
+    answer = truths[0].clone()
+    answer[:, 192:] = 0.0
+    assert compare(answer, truths[0], signal).local < 1e-4
+    assert compare(answer, truths[0], signal, grain).local > 0.3
+    assert compare(references[0], truths[0], signal, grain).local < 1e-6
+
+
+def test_a_small_channel_is_measured_by_its_own_signal(fading):
+    truths, references = fading
+    signal, grain = graded(truths, references)
+    answer = truths[0].clone()
+    answer[:, 255] = 0.0
+    assert compare(answer, truths[0], signal, grain).local > 0.3
+
+
+def test_rounding_of_any_tier_passes_where_the_reference_rounds_alike(fading):
+    truths, references = fading
+    # Small differences of large numbers: every arithmetic is off by the same everywhere.
+    uniform = [t + 1e-7 * torch.randn_like(t) for t in truths]
+    for tier, noise in ((Tier.TF32, 3e-4), (Tier.HALF, 3e-3)):
+        for shipped, alike in ((references, truths[0]), (uniform, torch.ones_like(truths[0]))):
+            signal, grain = graded(truths, shipped)
+            answer = truths[0] + noise * signal * alike * torch.randn_like(alike)
+            found = compare(answer, truths[0], signal, grain)
+            assert found.local < 10 * limit(tier, 0.0, 10**6)
+
+
+def test_where_the_reference_makes_no_error_the_signal_counts():
+    torch.manual_seed(6)
+    truths = [torch.randn(40, 256, dtype=torch.float64).clamp(min=0) for _ in range(3)]
+    for truth in truths:
+        truth[:, 64:128] = 0.0  # dead behind a ReLU, in every arithmetic but a coarse one
+    references = [t * (1 + 1e-7 * torch.randn_like(t)) for t in truths]
+    signal, grain = graded(truths, references)
+    answer = truths[0].clone()
+    answer[0, 64] = 1e-3
+    assert compare(answer, truths[0], signal, grain).local < 1e-3
+
+
+def test_without_noise_or_signal_there_is_no_grain(truths):
+    assert grain_of(truths, truths, 1.0, 0.0) is None
+    assert grain_of(truths, truths, 0.0, 1e-7) is None
+
+
+def test_a_channel_that_is_off_shows_among_its_neighbours():
+    torch.manual_seed(0)
+    truth = torch.randn(32, 4096, dtype=torch.float64)
+    answer = truth.clone()
+    answer[:, 77] *= 0.7
+    assert 0.15 < compare(answer, truth, signal=1.4).local < 0.3
+
+
+@pytest.mark.parametrize("shape", [(1000,), (), (7, 3), (500, 3), (64, 5, 7), (2, 70001)])
+def test_pieces_of_any_shape_are_compared_whole(shape):
+    torch.manual_seed(0)
+    truths = [torch.randn(shape, dtype=torch.float64) for _ in range(2)]
+    references = [t * (1 + 1e-7) for t in truths]
+    grain = grain_of(truths, references, 1.4, 1e-7)
+    found = compare(truths[0] * 1.01, truths[0], 1.4, grain)
+    assert found.error == pytest.approx(0.01 * rms(truths[0]) / 1.4)
+    assert 0.0 < found.local < 0.02
