@@ -6,11 +6,10 @@ large model has left the device before the reference takes its place there.
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
+from pike_hpc.evaluate.judge_cores import spin_cpus
 from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
@@ -28,9 +27,6 @@ from pike_hpc.tasks.load import LoadedTask, build
 
 FRESH_EXAM_S = 0.5
 """An exam that took longer to prepare is kept for the next candidate of the task."""
-
-SPIN_CORES = 4
-"""Judge and runner spin while a model is timed; its own threads need cores as well."""
 
 REFERENCE_TIME_S = 3600.0
 """The reference is trusted code; this only ends what would never end."""
@@ -98,7 +94,7 @@ class Bench:
             places=places_for(truth.frame, sealed=sealed, resets=truth.resets),
             resets=truth.resets,
             threads=torch.get_num_threads(),
-            spins=self._device.type == "cuda" and len(os.sched_getaffinity(0)) >= SPIN_CORES,
+            spin_cpus=spin_cpus(self._device)[1],
             task=effective_source(self.task),
             weights=truth.weights.buffer,
             other_weights=truth.probe.weights.buffer,

@@ -88,7 +88,7 @@ class RunnerLink:
         self._sealed, self._last_place = shared.sealed, 0
         self._poison = Poison(shared.frame.output_slots, self._rows)
         self._cool = cold_cache(shared.device)
-        self._resets, self._spins = shared.resets, shared.spins
+        self._resets, self._spins = shared.resets, bool(shared.spin_cpus)
         self._on_device = shared.place is Place.DEVICE
         self._left_s = START_TIMEOUT_S
         self._await(self._listener.fileno(), None)

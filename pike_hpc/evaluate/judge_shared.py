@@ -45,8 +45,8 @@ class Shared:
     resets: bool
     """Whether a call is preceded by putting back what the last one left in the model."""
     threads: int
-    spins: bool
-    """Whether there are cores to spare for spinning at the page while it is timed."""
+    spin_cpus: tuple[int, ...]
+    """Where a runner spins at the page while it is timed; empty where no cores can be spared."""
     task: str
     weights: SharedBuffer
     other_weights: SharedBuffer
@@ -70,6 +70,7 @@ class Shared:
                 "threads": self.threads,
                 "sealed": self.sealed,
                 "places": self.places,
+                "spin_cpus": self.spin_cpus,
                 "buffer_bytes": self.buffer_bytes,
                 "task": self.task,
                 "candidate": candidate,

@@ -43,7 +43,7 @@ MAX_BUSY = 0.2
 """CPU use of a candidate that rests, as part of the time: OpenMP spins for a while after a call."""
 
 SHORT_MS = 0.3
-"""Below this a window holds several calls."""
+"""Models that take less share windows."""
 
 SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
@@ -98,8 +98,11 @@ class Side:
 
     def run(self, windows: Sequence[Window], op: Op = Op.CALL) -> list[float]:
         """The latency of a call of each window, in milliseconds."""
+        self.link.watch()  # the other side rests: two that spin may slow each other
         pairs = zip(windows, self.answers, strict=False)
-        return [self.link.windows(op, window, answers) for window, answers in pairs]
+        found = [self.link.windows(op, window, answers) for window, answers in pairs]
+        self.link.rest()
+        return found
 
 
 class Stopwatch:
@@ -145,20 +148,11 @@ class Stopwatch:
             RunnerFailed: of either runner; `.runner` tells whose.
         """
         self._guard = guard or self._guard
-        try:
-            for side in (self._reference, self._candidate):
-                side.link.watch()
-            found = self._measure(rule)
-            self._candidate.link.rest()
-        finally:
-            self._reference.link.rest()
-        return found
-
-    def _measure(self, rule: StopRule) -> tuple[Estimate, tuple[str, ...]]:
         start = time.monotonic()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
         latency = self._pilot()
-        calls = self._reference.link.places if latency < SHORT_MS else 1
+        short = latency - self._null(1, latency) < SHORT_MS
+        calls = self._reference.link.places if short else 1
         count = self._affordable(windows_per_half(latency * calls), calls)
         if latency < SLOW_MS:
             self._block(count, calls, False)  # both settle: allocators, thread pools, clocks

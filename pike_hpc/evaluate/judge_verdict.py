@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
 from pike_hpc.evaluate.judge_exam import Exam, call
 from pike_hpc.evaluate.judge_failures import explain
 from pike_hpc.evaluate.judge_guard import TaskWatch
@@ -131,7 +132,8 @@ class Examiner:
 
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:
             watch.settle()
-            return watch.measure(rule, guard)
+            with on_own_core(spin_cpus(self._truth.device)[0]):
+                return watch.measure(rule, guard)
 
         try:
             found, tags, clocks = guards.timed(measure)

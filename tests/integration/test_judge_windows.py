@@ -104,7 +104,7 @@ def start(tmp_path):
                 places=PLACES,
                 resets=False,
                 threads=1,
-                spins=True,
+                spin_cpus=tuple(os.sched_getaffinity(0)),
                 task=HEAD + TAIL,
                 weights=SharedBuffer("weights", ALIGNMENT),
                 other_weights=SharedBuffer("other", ALIGNMENT),
