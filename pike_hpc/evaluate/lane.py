@@ -124,8 +124,8 @@ class Lane:
         self._isolation: Isolation | None = None
         self._judge: JudgeProcess | None = None
         self._judges = 0
-        self._met: dict[str, int] = {}
-        """Task digest to EvalRequest.retime of the first time that the living judge met it."""
+        self._met: set[str] = set()
+        """Tasks that the living judge met in a search, and candidates that it judged again."""
         self._wards: dict[int, Ward] = {}
         self._runners = 0
 
@@ -192,9 +192,9 @@ class Lane:
         return None
 
     def _judged(self, request: EvalRequest, on_phase: Callable[[str], None] | None) -> EvalResult:
-        if request.retime and self._met.get(request.task.digest, request.retime) != request.retime:
-            self._drop_judge()  # its weights and reference are those of the first time
-        self._met.setdefault(request.task.digest, request.retime)
+        if request.retime and self._met & {request.task.digest, request.candidate.id}:
+            self._drop_judge()  # its weights and reference are those of an earlier time
+        self._met.add(request.candidate.id if request.retime else request.task.digest)
         message = {"order": "evaluate", "request": encode(request)}
         try:
             done = self._order(message, request.timeout_s + JUDGE_PATIENCE_S, on_phase)

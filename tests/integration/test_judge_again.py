@@ -72,5 +72,7 @@ def test_fresh_secrets_for_every_round_and_one_judge_for_each(lane):
     assert weight(lane, TELLS + "# another\n", 0) == first, "a search keeps its task warm"
     again = weight(lane, TELLS, 1)
     assert again != first
-    assert weight(lane, TELLS + "# another\n", 1) == again, "one new judge serves a whole round"
-    assert weight(lane, TELLS, 2) not in (first, again)
+    assert weight(lane, TELLS + "# another\n", 1) == again, "a new judge serves the whole task"
+    confirmed = weight(lane, TELLS, 2)
+    assert confirmed not in (first, again)
+    assert weight(lane, TELLS + "# a third\n", 1) == confirmed, "it has met no program but one"
