@@ -127,10 +127,10 @@ def stock_speedup(history: TaskHistory, tier: Tier) -> float | None:
 
     None if no setting but eager was judged: an untried setting must not look like a beaten one.
     """
-    eager = f"{RULE}{EAGER_RULE}"
+    eager = (f"{RULE}{EAGER_RULE}", f"{RULE}{STRICT_RULE}")
     operators = history.operators
     tried = any(
-        is_stock_operator(operator) and operator != eager
+        is_stock_operator(operator) and operator not in eager
         for candidate_id in standing(history)
         for operator in operators.get(candidate_id, ())
     )

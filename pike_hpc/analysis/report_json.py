@@ -83,6 +83,8 @@ def _best_of(task: TaskReport, tier: Tier) -> dict[str, Any] | None:
     stock, strict = task.stock[tier], task.baselines.get(STRICT_RULE)
     fields["stock_best_ms"] = best.reference_ms / stock if stock else None
     fields["strict_fp32_ms"] = best.reference_ms / strict.speedup if strict else None
+    if task.device == "cpu":  # it has no TF32
+        fields["strict_fp32_ms"] = best.reference_ms
     return fields
 
 

@@ -51,6 +51,8 @@ _GPU = (
     "sdpa+half_body",
     "fold_batch_norm+channels_last+half_body",
     "half_body",
+    # The denominator of who must have full fp32.
+    "strict_fp32",
     # Its first call takes minutes.
     "compile_max_autotune",
 )

@@ -1,7 +1,7 @@
 """Rules that leave the reference's classes alone and prepare a copy of the model.
 
-identity, torch.compile's modes and TensorRT, BatchNorm folding, pooling before a 1x1 convolution,
-channels-last, half body.
+identity, TF32 off, torch.compile's modes and TensorRT, BatchNorm folding, pooling before a 1x1
+convolution, channels-last, half body.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from pike_hpc.proposers.rules.reference import (
     self_attribute,
     successive,
 )
+
+STRICT_FP32 = """
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False  # torch ships with True: convolutions lose 13 bits
+"""
 
 FOLD_BATCH_NORM = '''
 FOLDS = {nn.Conv2d: fuse_conv_bn_eval, nn.Conv1d: fuse_conv_bn_eval, nn.Linear: fuse_linear_bn_eval}
@@ -87,6 +92,12 @@ def cast(x, dtype):
 
 def _identity(draft: Draft, setting: Setting) -> Draft | str:
     return draft
+
+
+def _strict_fp32(draft: Draft, setting: Setting) -> Draft | str:
+    if setting.on_cpu:
+        return "a CPU has no TF32: eager is strict already"
+    return draft.plus(imports=("import torch",), helpers=(STRICT_FP32,))
 
 
 def _fold_batch_norm(draft: Draft, setting: Setting) -> Draft | str:
@@ -214,6 +225,13 @@ IDENTITY = Rule(
     summary="the reference as it is",
     precondition="none",
     apply=_identity,
+    stock=True,
+)
+STRICT = Rule(
+    name="strict_fp32",
+    summary="the reference with TF32 off everywhere",
+    precondition="a GPU",
+    apply=_strict_fp32,
     stock=True,
 )
 FOLD = Rule(

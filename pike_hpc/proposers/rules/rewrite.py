@@ -17,6 +17,7 @@ from pike_hpc.proposers.rules.preparation import (
     IDENTITY,
     LAYOUT,
     POOL,
+    STRICT,
     TENSORRT,
 )
 from pike_hpc.proposers.rules.reference import model_forward
@@ -25,7 +26,18 @@ from pike_hpc.records import UsageError
 
 RULES: Mapping[str, Rule] = {
     rule.name: rule
-    for rule in (IDENTITY, ATTENTION, PARALLEL, FOLD, POOL, LAYOUT, HALF, *COMPILE_MODES, TENSORRT)
+    for rule in (
+        IDENTITY,
+        STRICT,
+        ATTENTION,
+        PARALLEL,
+        FOLD,
+        POOL,
+        LAYOUT,
+        HALF,
+        *COMPILE_MODES,
+        TENSORRT,
+    )
 }
 """Every rule by name, in the order in which several are applied."""
 
