@@ -1,7 +1,8 @@
 """`pike-hpc baselines SUITE`: stock settings and folders of solutions through one lane.
 
-What a search must beat: eager, torch.compile's modes, half precision, TensorRT, and what others
-have published; each judged like any candidate.
+What a search must beat: eager, fp32 without TF32, torch.compile's modes, half precision, TensorRT,
+and what others have published; each judged like any candidate. Verdicts on settings are kept, so
+that `evaluate` can hold a program against them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pike_hpc.cli.evaluate import add_judging_options, device_from, request_from
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.solutions import Matched, match_folder
+from pike_hpc.cli.stock import StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, chosen_from
 from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.screen import printable
@@ -86,6 +88,7 @@ def judge_all(
     Raises:
         UsageError: no torch here, or the engine does not work here.
     """
+    kept = StockVerdicts()
     with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
         for number, entry in enumerate(entries, 1):
             name = printable(f"{entry.task.key} {entry.task.name} · {entry.label}", 300)
@@ -95,7 +98,13 @@ def judge_all(
             if entry.source is not None:
                 try:
                     request = request_from(options, entry.task, entry.source, device)
-                    found = row(entry, lane.evaluate(request))
+                    result = lane.evaluate(request)
+                    if entry.file is None:
+                        kept.keep(result)
+                    else:  # a task's settings come before its solutions
+                        stock = kept.look(entry.task, device.kind, result.environment)
+                        result = stock.beside(result)
+                    found = row(entry, result)
                 except ValueError as error:  # too large beside its task
                     found = row(entry.refused(str(error)))
             rows.append(found)

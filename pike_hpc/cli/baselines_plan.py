@@ -10,14 +10,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pike_hpc.cli.evaluate import read_candidate
+from pike_hpc.cli.candidate_file import read_candidate
 from pike_hpc.cli.solutions import Matched, Solution
 from pike_hpc.proposers.rules import DeclinedByRule, Toolchain, rewrite
 from pike_hpc.records import Task, UsageError, did_you_mean
 from pike_hpc.tasks import effective_source
 
+EAGER, STRICT = "eager", "strict-fp32"
 MODES: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "eager": (("identity",),),
+    EAGER: (("identity",),),
+    STRICT: (("strict_fp32",),),
     "compile": (("compile_default",),),
     "reduce-overhead": (("compile_reduce_overhead",),),
     "max-autotune": (("compile_max_autotune",),),

@@ -5,25 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from pike_hpc.cli.candidate_file import read_candidate
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
+from pike_hpc.cli.stock import Stock, StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, task_from
 from pike_hpc.config import env
+from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.device import Device, detect, image_digest
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,
     EvalStatus,
     Task,
-    UsageError,
     encode,
 )
-
-_MAX_FILE_BYTES = 900_000
-"""Leaves room for the task beside it in a request of at most a million bytes."""
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +31,11 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK", help="SUITE/ID, or a file in KernelBench's format")
     parser.add_argument("file", metavar="FILE.py", type=Path, help="defines ModelNew (or Model)")
     add_judging_options(parser)
+    parser.add_argument(
+        "--stock",
+        action="store_true",
+        help="judge torch's own settings too, those that were not judged here before",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     add_task_options(parser)
     parser.set_defaults(run=run)
@@ -70,13 +75,35 @@ def run(options: argparse.Namespace) -> int:
     device = device_from(options)
     request = request_from(options, task, source, device)
     print(f"judging {options.file} for {task.key} {task.name} on {device.why}", file=sys.stderr)
+    kept = StockVerdicts()
     with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
         result = lane.evaluate(request, on_phase=_show_phase if sys.stderr.isatty() else None)
+        stock = kept.look(task, device.kind, result.environment)
+        if options.stock and result.timing is not None:
+            measure(lane, stock, request, kept, sys.stderr)
+            stock = kept.look(task, device.kind, result.environment)
+    result = stock.beside(result)
     if options.json:
-        print(json.dumps(document(task, result), indent=2, sort_keys=False, allow_nan=False))
+        whole = document(task, result) | {"stock": stock.document(result)}
+        print(json.dumps(whole, indent=2, sort_keys=False, allow_nan=False))
     else:
         print(describe(task, result, device))
+        print("\n".join(stock.lines(result)))
     return exit_code(result.status)
+
+
+def measure(
+    lane: Lane, stock: Stock, request: EvalRequest, kept: StockVerdicts, log: TextIO
+) -> None:
+    """Judge and keep the stock settings of the request's task that have no verdict yet."""
+    for number, entry in enumerate(stock.missing, 1):
+        print(f"[{number}/{len(stock.missing)}] stock: {entry.setting} … ", end="", file=log)
+        log.flush()
+        result = lane.evaluate(replace(request, candidate_source=entry.source or ""))
+        kept.keep(result)
+        timing = result.timing
+        said = f"{timing.speedup:.2f}x at {result.tier}" if timing else str(result.status)
+        print(said, file=log, flush=True)
 
 
 def exit_code(status: EvalStatus) -> int:
@@ -84,28 +111,6 @@ def exit_code(status: EvalStatus) -> int:
     if status is EvalStatus.PASSED:
         return 0
     return 3 if status.decides else 1
-
-
-def read_candidate(path: Path) -> str:
-    """The candidate's text. Raises UsageError for a file that cannot be one."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the candidate: {error.strerror}",
-            where=str(path),
-            valid="a Python file that defines ModelNew (or Model)",
-        ) from None
-    if len(data) > _MAX_FILE_BYTES:
-        raise UsageError(
-            f"the candidate has {len(data)} bytes",
-            where=str(path),
-            valid=f"up to {_MAX_FILE_BYTES}",
-        )
-    try:
-        return data.decode("utf-8-sig")  # editors on Windows put a BOM first; Python drops it too
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the candidate is not UTF-8 text: {error}", where=str(path)) from None
 
 
 def document(task: Task, result: EvalResult) -> dict[str, Any]:

@@ -62,6 +62,13 @@ def user_config_dir(env: Mapping[str, str]) -> Path:
     return home / "pike-hpc"
 
 
+def user_cache_dir(env: Mapping[str, str]) -> Path:
+    """$XDG_CACHE_HOME/pike-hpc, by default ~/.cache/pike-hpc; it need not exist."""
+    base = env.get("XDG_CACHE_HOME", "")
+    home = Path(base) if base.startswith("/") else Path(env.get("HOME") or "/") / ".cache"
+    return home / "pike-hpc"
+
+
 def sites_dir(env: Mapping[str, str]) -> Path:
     """Folder of the shipped sites: $PIKE_SITES_DIR, else the shipped site_configs/."""
     return Path(env["PIKE_SITES_DIR"]) if env.get("PIKE_SITES_DIR") else shipped_sites_dir()

@@ -1,6 +1,7 @@
 """`baselines` before a real judge on this CPU: settings, solutions good and bad, a stop."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -62,10 +63,20 @@ def command(*arguments):
     return [sys.executable, "-P", "-m", "pike_hpc", "baselines", *words, "--device", "cpu"]
 
 
-def test_settings_and_solutions_through_one_lane(suite, solutions):
+def own_cache(folder):
+    return {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def test_settings_and_solutions_through_one_lane(suite, solutions, tmp_path):
     options = ("--modes", "eager,tensorrt", "--solutions", solutions, "--json")
     done = subprocess.run(
-        command(suite, *options), cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+        command(suite, *options),
+        cwd=ROOT,
+        env=own_cache(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
     )
     assert done.returncode == 3, done.stderr
     document = json.loads(done.stdout)
@@ -85,6 +96,11 @@ def test_settings_and_solutions_through_one_lane(suite, solutions):
         assert result["tier"] == "fp32"
         assert 0.5 < result["timing"]["speedup"] < 2.0
         assert result["correctness"]["legacy"]["pike"] is True
+    timing = rows["level3/1", "level_3/task_1.py"]["result"]["timing"]
+    assert timing["strict_fp32_ms"] == timing["reference_ms"], "a CPU has no TF32"
+    assert timing["stock_best_ms"] is None, "only eager was judged"
+    kept = list((tmp_path / "cache" / "pike-hpc" / "stock").glob("*.json"))
+    assert len(kept) == 2, "a verdict on eager for each task"
     assert rows["level3/2", "level_3/task_2.py"]["result"]["status"] == "WRONG_RESULT"
     assert rows["level3/1", "tensorrt"]["declined"] == "TensorRT needs a GPU"
     means = {s["setting"]: s for s in document["settings"]}
@@ -97,12 +113,49 @@ def test_settings_and_solutions_through_one_lane(suite, solutions):
     assert "[6/6] level3/2 Sigmoid · level_3/task_2.py … WRONG_RESULT" in done.stderr
 
 
-def test_stopped_half_way_it_says_what_was_judged(suite):
+def test_evaluate_reads_what_was_kept_and_judges_what_is_missing(suite, tmp_path):
+    """The second command finds what the first one judged, and judges no setting again."""
+    file = tmp_path / "mine.py"
+    file.write_text(HONEST)
+    words = [sys.executable, "-P", "-m", "pike_hpc", "evaluate", suite / "1_Tanh.py", file]
+    words += ["--device", "cpu", "--json"]
+    documents, logs = [], []
+    for more in (["--stock"], []):
+        done = subprocess.run(
+            [*map(str, words), *more],
+            cwd=ROOT,
+            env=own_cache(tmp_path),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stderr
+        documents.append(json.loads(done.stdout))
+        logs.append(done.stderr)
+    first, second = documents
+    assert first["stock"]["missing"] == []
+    assert first["stock"]["judged"].keys() >= {"eager"}
+    assert first["stock"]["absent"]["tensorrt"] == "TensorRT needs a GPU"
+    assert "stock: eager … " in logs[0]
+    assert "stock:" not in logs[1]
+    assert second["stock"]["judged"] == first["stock"]["judged"]
+    for document in documents:
+        timing, best = document["timing"], document["stock"]["best"]
+        assert timing["strict_fp32_ms"] == timing["reference_ms"]
+        if best is not None:
+            assert timing["stock_best_ms"] == pytest.approx(
+                timing["reference_ms"] / best["speedup"]
+            )
+
+
+def test_stopped_half_way_it_says_what_was_judged(suite, tmp_path):
     slow = "import time; time.sleep(200)\n"
     (suite / "2_Sigmoid.py").write_text(slow + TASK.format(function="sigmoid"))
     with subprocess.Popen(
         command(suite, "--modes", "eager"),
         cwd=ROOT,
+        env=own_cache(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

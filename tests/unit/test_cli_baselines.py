@@ -165,7 +165,8 @@ def test_graphs_without_images_do_without_channels_last():
 
 def test_on_a_cpu_what_needs_a_gpu_is_declined():
     declined = {name: e.declined for name, e in planned("4", device="cpu").items() if e.declined}
-    assert set(declined) == {"reduce-overhead", "half-graphs", "tensorrt"}
+    assert set(declined) == {"strict-fp32", "reduce-overhead", "half-graphs", "tensorrt"}
+    assert declined["strict-fp32"] == "a CPU has no TF32: eager is strict already"
 
 
 def test_solutions_come_with_their_task_and_unreadable_ones_are_named(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pike_hpc.cli.evaluate import read_candidate
+from pike_hpc.cli.candidate_file import read_candidate
 from pike_hpc.records import UsageError
 
 
