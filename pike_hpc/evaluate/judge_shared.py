@@ -11,6 +11,7 @@ import torch
 from pike_hpc.evaluate.buffers import SharedBuffer
 from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.layout import ALIGNMENT, Slot, buffer_bytes
+from pike_hpc.evaluate.runner import kept_answers
 
 MAX_PLACES, PLACES_BYTES = 32, 4 << 20
 """Calls that one window may hold, and what their outputs may take together."""
@@ -67,6 +68,7 @@ class Shared:
                 "memory": self.place,
                 "construct": self.construct,
                 "resets": self.resets,
+                "keeps": kept_answers(buffer_bytes(self.frame.output_slots)),
                 "threads": self.threads,
                 "sealed": self.sealed,
                 "places": self.places,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pike_hpc.evaluate.correctness import UNEQUAL, unequal
 from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
 from pike_hpc.evaluate.judge_exam import Exam, call
 from pike_hpc.evaluate.judge_failures import explain
@@ -21,9 +22,10 @@ from pike_hpc.evaluate.judge_marks import Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_profile import read_sheet
 from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch, WrongAnswer
-from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy
+from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy, is_float
+from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.nvml_guard import Guard
-from pike_hpc.evaluate.runner import Code, Op, Source
+from pike_hpc.evaluate.runner import Code, Op, Source, kept_answers
 from pike_hpc.evaluate.statistics import Estimate, StopRule
 from pike_hpc.records import (
     Clocks,
@@ -40,6 +42,8 @@ FOLLOWS = 0.05
 """Part of what changed weights change that an answer may be off by."""
 PROFILE_S, PROFILE_CALL_MS = 5.0, 1000.0
 """How long a candidate may profile itself, and from when on a call is too slow to be repeated."""
+WHOLE_FOLLOWS = 0.25
+"""The same of whole numbers that changed weights change: few of them make a coarse measure."""
 EXIT_GRACE_S = 1.0
 """Between a runner's last descriptor closing and its exit status."""
 
@@ -98,13 +102,14 @@ class Examiner:
     def answer(self) -> None:
         """Answer the exam and be marked. Raises Verdict, RunnerFailed."""
         answers = []
+        keeps = kept_answers(buffer_bytes(self._slots))
         for i, packed in enumerate(self._exam.inputs):
             leaves, latency_ms = self._call(packed)
             answers.append(leaves)
             if i == 0:
                 self._outcome.first_call_s = latency_ms / 1e3
-            if i == 1:
-                self._look_for_aliases(answers[0])
+            if i + 1 == keeps:
+                self._look_for_aliases(answers[0], i)
         mark = self._marker.mark(answers)
         self._outcome.correctness = mark.correctness
         if mark.refusal is not None:
@@ -186,7 +191,18 @@ class Examiner:
         errors = self._marker.errors([answer], [probe.truth])
         moved = self._marker.errors([probe.stale], [probe.truth])
         bounds = zip(errors, moved, self._marker.loosest(), strict=True)
-        return all(error <= max(bound, FOLLOWS * far) for error, far, bound in bounds)
+        near = all(error <= max(bound, FOLLOWS * far) for error, far, bound in bounds)
+        return near and self._whole_numbers_follow(answer, probe)
+
+    def _whole_numbers_follow(self, answer: Sequence[torch.Tensor], probe: Probe) -> bool:
+        """Of a mask or an argmax, near ties may fall the other way in other arithmetic."""
+        for found, truth, stale, slot in zip(
+            answer, probe.truth, probe.stale, self._slots, strict=True
+        ):
+            moved = 0.0 if is_float(slot) else unequal(stale, truth)
+            if moved and unequal(found, truth) > max(UNEQUAL, WHOLE_FOLLOWS * moved):
+                return False
+        return True
 
     def _reload(self) -> bool:
         """Whether the living model takes the weights. Raises RunnerFailed.
@@ -219,10 +235,10 @@ class Examiner:
             raise wrong(f"left {max(left, 1e-4):.2%} of its output unwritten")
         return [self._truth.keep(leaf) for leaf in leaves], latency_ms
 
-    def _look_for_aliases(self, first: Sequence[torch.Tensor]) -> None:
-        """Whether the answer to the first call still is what it was, after the second."""
+    def _look_for_aliases(self, first: Sequence[torch.Tensor], last: int) -> None:
+        """Whether the answer to the first call still is what it was, after call `last`."""
         raw = self._link.space()
-        self._link.window(Op.AGAIN, self._link.staged(self._exam.inputs[1]), raw)
+        self._link.window(Op.AGAIN, self._link.staged(self._exam.inputs[last]), raw)
         again = [self._truth.keep(leaf) for leaf in views(self._slots, raw)]
         if any(not torch.equal(a, b) for a, b in zip(first, again, strict=True)):
             self._outcome.tags.append("aliased_output")

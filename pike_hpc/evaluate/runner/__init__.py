@@ -7,7 +7,7 @@ seal, program, trees, state, serve.
 
 from .doorbell import PAGE_BYTES, Page
 from .profile import HEAD, MAGIC, ROW, SHEET_BYTES, TOP
-from .protocol import BELL, DONE, Code, Op, Source
+from .protocol import BELL, DONE, Code, Op, Source, kept_answers
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
@@ -27,6 +27,7 @@ __all__ = [
     "Page",
     "Source",
     "State",
+    "kept_answers",
     "main",
     "unflatten",
 ]

@@ -20,6 +20,19 @@ FILES = 9
 """bell, done, page, setup, inputs, outputs, weights, other weights, profile: in this order."""
 
 
+KEPT_BYTES = 1 << 26
+"""Of larger answers only the last two are kept."""
+
+
+def kept_answers(size_bytes: int) -> int:
+    """How many of its last answers a runner keeps: enough to see two buffers that take turns.
+
+    Args:
+        size_bytes: of one answer.
+    """
+    return 3 if size_bytes <= KEPT_BYTES else 2
+
+
 class Op(enum.IntEnum):
     """What the judge asks for."""
 
@@ -32,7 +45,7 @@ class Op(enum.IntEnum):
     NULL = 5
     """Copy the last outputs again, with no model: the constant of the protocol."""
     AGAIN = 6
-    """Copy what the last call but one returned: has a later call changed it?"""
+    """Copy the oldest answer that is kept: has a later call changed it?"""
     RESET = 7
     """Put back what the model kept beside its parameters when it had been loaded."""
     WATCH = 8

@@ -35,7 +35,17 @@ from .program import (
     same_defaults,
     seed_everything,
 )
-from .protocol import BELL, DONE, FILES, Code, Op, Refused, Source, code_of, phase
+from .protocol import (
+    BELL,
+    DONE,
+    FILES,
+    Code,
+    Op,
+    Refused,
+    Source,
+    code_of,
+    phase,
+)
 from .state import State
 from .trees import as_tensor, flatten, host_bytes, unflatten, views
 
@@ -75,6 +85,7 @@ class Runner:
         self._model: Any = None
         self._state: State | None = None
         self._last: list[list[Any]] = []
+        self._keeps: int = setup["keeps"]
 
     def serve(self, op: Op, source: Source, place: int, number: int) -> int:
         """Do `op`; the sum of what it put out. Raises Refused, or whatever the program raises."""
@@ -193,7 +204,7 @@ class Runner:
         leaves: list[Any] = []
         self._place = place
         flatten(self._setup["output_tree"], self._forward(), leaves)
-        self._last = [*self._last[-1:], leaves]
+        self._last = [*self._last[1 - self._keeps :], leaves]
         if self._setup["sealed"]:
             self._settle()  # what follows would hide in the model's time, and is taken off it
         return self._copy_out(leaves, place)
