@@ -27,6 +27,7 @@ from pike_hpc.evaluate.correctness import (
     unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
+from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy, is_float
 from pike_hpc.evaluate.judge_weights import moved_constants
 from pike_hpc.evaluate.layout import Slot
@@ -40,6 +41,11 @@ UNMEASURABLE = 1e30
 """Stands for an error that is not finite, which a record can't hold."""
 REPEATS = 1e-4, 1e-6
 """How nearly a reference must repeat itself, relatively and absolutely."""
+
+SCORES = "scores_flat"
+ROOM_K = 4.0
+"""A tier may end that many times beyond its own noise, and no nearer, where a mutant bounds it:
+torch's autocast keeps norms in float32, and programs that do not are three times as far off."""
 
 Leaves = Sequence[torch.Tensor]
 
@@ -121,10 +127,14 @@ class _Trial:
         self._demand_nothing_hidden()
         limits = self._limits()
         mutants, missing = self._mutants()
+        bounding = [m for m in mutants if m.name == SCORES] if len(self._tiers()) > 1 else []
+        for mutant in bounding:
+            self._tighten(mutant, limits)
         offered = {t: min((x[t] for x in limits if x), default=0.0) for t in self._tiers()}
         inadmissible = {t.value: self._not_offered(t) for t in Tier if t not in offered}
+        held = [m for m in mutants if m.name != SCORES or bounding]
         for tier in offered:
-            passing = [m for m in mutants if self._passes(m, tier, limits)]
+            passing = [m for m in held if self._passes(m, tier, limits)]
             if passing:
                 worst = max(passing, key=lambda m: m.error)
                 inadmissible[tier.value] = f"{worst.what} passes, off by {worst.error:.1e}"
@@ -249,9 +259,24 @@ class _Trial:
             return f"the task is {self._truth.native} as it ships"
         return f"the reference has no float64 form that could tell tier {tier}"
 
+    def _tighten(self, mutant: Mutant, limits: Sequence[dict[Tier, float]]) -> None:
+        """End tiers below a mutant that passes, where what they are for stays far from their end.
+
+        Only where a tier's own noise is known; half's is measured now, however slow that is.
+        """
+        leaf = max(self._floats, key=lambda i: mutant.off[i], default=None)
+        for tier in (Tier.TF32, Tier.HALF):
+            if leaf is None or not self._passes(mutant, tier, limits):
+                continue
+            noise = self._known.get(tier) or (self._half_noise() if tier is Tier.HALF else {})
+            half = mutant.off[leaf] / 2
+            if noise and half >= ROOM_K * max(noise[leaf], self._noise[leaf]):
+                limits[leaf][tier] = half
+
     def _limits(self) -> list[dict[Tier, float]]:
         half = self._half_noise() if self._cheap else {}
         tf32 = self._tf32_noise()
+        self._known = {Tier.TF32: tf32, Tier.HALF: half}
         limits: list[dict[Tier, float]] = []
         for i, slot in enumerate(self._slots):
             own = {
@@ -303,6 +328,7 @@ class _Trial:
         edited = [self._edited("layer_skipped", edit(), name) for name, edit in skips.items()]
         zeroed = zeroed_weights(self._truth.model)
         edited += [self._edited("weights_zeroed", zeroed())] if zeroed else []
+        edited.append(self._edited(SCORES, flat_scores(), "every attention score alike"))
         found += [mutant for mutant in edited if mutant is not None]
         names = {mutant.name for mutant in found}
         return found, [n for n in ("layer_skipped", "weights_zeroed") if n not in names]

@@ -19,6 +19,7 @@ MODULES = (
     "evaluate/judge_admission.py",
     "evaluate/judge_memory.py",
     "evaluate/judge_mutants.py",
+    "evaluate/judge_scores.py",
     "evaluate/judge_size.py",
     "evaluate/judge_truth.py",
     "evaluate/judge_weights.py",

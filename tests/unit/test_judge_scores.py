@@ -1,0 +1,54 @@
+"""Attention without its scores: the mean of what is not masked, and no trace afterwards."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from pike_hpc.evaluate.judge_scores import flat_scores  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    "softmax",
+    [
+        lambda s: F.softmax(s, dim=-1),
+        lambda s: F.softmax(s, -1),
+        lambda s: torch.softmax(s, -1),
+        lambda s: s.softmax(dim=-1),
+        lambda s: torch.softmax(input=s, dim=-1),
+        nn.Softmax(dim=-1),
+    ],
+)
+@pytest.mark.parametrize("mask", [float("-inf"), -100.0])
+def test_what_is_not_masked_weighs_alike(softmax, mask):
+    torch.manual_seed(0)
+    scores = torch.randn(2, 4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), mask)
+    before = softmax(scores)
+    with torch.inference_mode(), flat_scores():
+        found = softmax(scores)
+    mean = torch.ones(4, 4).tril() / torch.arange(1, 5).view(4, 1)
+    assert torch.allclose(found, mean.expand(2, 4, 4))
+    assert torch.equal(softmax(scores), before)
+
+
+def test_fused_attention_is_the_mean_of_the_values():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 5, 8)
+    with torch.inference_mode(), flat_scores():
+        found = F.scaled_dot_product_attention(q, k, v)
+    assert torch.allclose(found, v.mean(-2, keepdim=True).expand_as(v), atol=1e-6)
+
+
+def test_a_module_with_a_fast_path_has_none_meanwhile():
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(3, 5, 8)
+    with torch.inference_mode(), flat_scores():
+        found, weights = attention(x, x, x)
+    assert torch.allclose(weights, torch.full((3, 5, 5), 0.2))
+    assert torch.allclose(found[:, 0], found[:, 4], atol=1e-6)
+    assert torch.backends.mha.get_fastpath_enabled()
