@@ -70,6 +70,24 @@ def test_half_precision_is_seen_and_refused_where_fp32_was_asked_for(device, jud
     assert judge("8", source, tiers=(Tier.FP32,)).status is EvalStatus.WRONG_RESULT
 
 
+def test_strict_fp32_is_more_precise_than_what_torch_ships(device, judge):
+    """Its convolutions keep the 13 bits that TF32 drops: the denominator is what it says."""
+    shipped = judge("8", by_rules(device, "8", "identity"))
+    strict = judge("8", by_rules(device, "8", "strict_fp32"))
+    assert strict.status is EvalStatus.PASSED, strict
+    assert strict.tier is Tier.FP32
+    assert shipped.status is EvalStatus.PASSED, shipped
+    assert strict.correctness.relative_error < shipped.correctness.relative_error / 10
+
+
+def test_judged_again_by_a_new_judge_it_passes_again(device, judge):
+    source = by_rules(device, "4", "identity")
+    first, again = (judge("4", source, retime=number) for number in (0, 1))
+    assert (first.status, again.status) == (EvalStatus.PASSED, EvalStatus.PASSED), again
+    assert again.key.retime == 1
+    assert again.request_id != first.request_id
+
+
 def test_the_reference_own_precision_is_never_blamed_on_a_candidate(device, judge):
     result = judge("20", by_rules(device, "20", "identity"))
     assert result.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR), result
