@@ -1,8 +1,9 @@
 """Which CPUs judge and runner spin on while a model is timed.
 
-Two threads of one physical core slow each other by more than half when both spin: on an H200
-machine with 16 CPUs an unchanged ResNet18 took 1.7 ms or 2.7 ms by where the scheduler had put
-them (2026-11-21). So the judge keeps one core to itself, and runners have the others.
+CPUs are not equally fast: they share a physical core with another one, or a virtual machine's host
+with others. On an H200 machine with 16 CPUs an unchanged ResNet18 took 1.7 ms or 2.8 ms by where
+the scheduler had put its process (2026-11-21). So both runners are timed on the same CPU, one at a
+time, and the judge spins on one that is no neighbour of it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import torch
 from pike_hpc.machine import divide_cpus, physical_cores
 
 MIN_CORES = 3
-"""The judge's, the runner's, and one for what the model itself and the system do meanwhile."""
+"""The judge's, the runner's, and one between them: a virtual machine that hides which CPUs share a
+core counts them in pairs."""
 
 Cpus = tuple[int, ...]
 
 
 def split(cpus: Collection[int], cores: Mapping[int, tuple[int, int]]) -> tuple[Cpus, Cpus]:
-    """(the judge's CPUs, the runners'); both empty where there are too few physical cores.
+    """(the judge's CPU, the runners' CPU); both empty where there are too few physical cores.
 
     Args:
         cpus: those that may be used.
@@ -31,8 +33,8 @@ def split(cpus: Collection[int], cores: Mapping[int, tuple[int, int]]) -> tuple[
     count = len({cores.get(cpu, (cpu,)) for cpu in cpus})
     if count < MIN_CORES:
         return (), ()
-    judge, *others = divide_cpus(cpus, count, cores)
-    return tuple(sorted(judge)), tuple(sorted(cpu for part in others for cpu in part))
+    parts = divide_cpus(cpus, count, cores)
+    return (min(parts[0]),), (min(parts[2]),)
 
 
 def spin_cpus(device: torch.device) -> tuple[Cpus, Cpus]:

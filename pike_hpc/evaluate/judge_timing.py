@@ -33,7 +33,8 @@ from pike_hpc.evaluate.statistics import (
     windows_per_half,
 )
 
-NULL_WINDOWS = 20
+NULL_WINDOWS = 4
+"""Of each block, at most."""
 SLOW_MS = 50.0
 """From here on one call tells the latency well enough to plan by."""
 POOL_BYTES = 1 << 30
@@ -96,10 +97,11 @@ class Side:
         while len(self.answers) < count:
             self.answers.append(self.link.spaces(calls))
 
-    def run(self, windows: Sequence[Window], op: Op = Op.CALL) -> list[float]:
-        """The latency of a call of each window, in milliseconds."""
+    def run(self, windows: Sequence[Window], op: Op = Op.CALL, *, keep: bool = True) -> list[float]:
+        """The latency of a call of each window, in milliseconds; its answers are kept or not."""
         self.link.watch()  # the other side rests: two that spin may slow each other
-        pairs = zip(windows, self.answers, strict=False)
+        rooms = self.answers if keep else [self.link.spaces(len(windows[0]))] * len(windows)
+        pairs = zip(windows, rooms, strict=False)
         found = [self.link.windows(op, window, answers) for window, answers in pairs]
         self.link.rest()
         return found
@@ -118,6 +120,7 @@ class Stopwatch:
     ) -> None:
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._fresh, self._tolerance, self._slots = fresh_input, tolerance, slots
+        self._nulls: list[float] = []
         self._guard = Guard(unread, History())
 
     def settle(self) -> None:
@@ -151,12 +154,11 @@ class Stopwatch:
         start = time.monotonic()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
         latency = self._pilot()
-        short = latency - self._null(1, latency) < SHORT_MS
-        calls = self._reference.link.places if short else 1
+        calls = self._calls(latency)
         count = self._affordable(windows_per_half(latency * calls), calls)
         if latency < SLOW_MS:
             self._block(count, calls, False)  # both settle: allocators, thread pools, clocks
-        null_ms = self._null(calls, latency)
+        self._nulls.clear()
         blocks: list[Block] = []
         while True:
             block = self._block(count, calls, candidate_first(len(blocks)))
@@ -167,12 +169,20 @@ class Stopwatch:
                 blocks.append(block)
             elif not worn:
                 continue
-            found = estimate(blocks, null_ms)
+            found = estimate(blocks, median(self._nulls))
             decision = decide(found, len(blocks), time.monotonic() - start, rule)
             if decision.stop or worn:
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
+
+    def _calls(self, latency: float) -> int:
+        """Calls that share a window."""
+        places = self._reference.link.places
+        if places == 1 or latency > SLOW_MS:
+            return 1
+        self._block(1, 1, False)
+        return places if latency - median(self._nulls) < SHORT_MS else 1
 
     def _room(self, count: int, calls: int) -> list[Window]:
         """`count` windows of fresh inputs, and room for both sides' answers."""
@@ -198,13 +208,6 @@ class Stopwatch:
             slowest = max(slowest, min(found))
         return slowest
 
-    def _null(self, calls: int, latency: float) -> float:
-        """The protocol's own constant: input written, doorbell, output copied, no model."""
-        windows = self._room(1, calls)
-        count = NULL_WINDOWS if latency < SLOW_MS else 3
-        with self._alone():
-            return median(self._reference.run(windows, Op.NULL)[0] for _ in range(count))
-
     def _block(self, count: int, calls: int, reverse: bool) -> Block | None:
         """One block; None where it does not count. Raises WrongAnswer, Busy, RunnerFailed."""
         # The first window of a half wakes threads and caches that slept; it is checked, not timed.
@@ -220,6 +223,8 @@ class Stopwatch:
             else:
                 with self._alone():
                     times[False] = self._reference.run(windows)[warm:]
+                    # The protocol's own constant, with no model, where the reference was timed.
+                    self._nulls += self._reference.run(windows[:NULL_WINDOWS], Op.NULL, keep=False)
         counts = self._guard.after(reference_last=reverse)
         self._check(windows)
         if not counts:
