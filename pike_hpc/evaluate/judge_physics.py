@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -87,18 +88,30 @@ def work_of(truth: Truth, loaded: LoadedTask, l2_bytes: int) -> Work:
         truth: of the task; its model is built again if it was let go.
         loaded: the task.
         l2_bytes: inputs of no more than this are not looked at: they may all lie in the cache.
+            Nor are those of a model whose calls leave something behind.
     """
     call = _Reference(truth, loaded)
-    counter = FlopCounterMode(display=False)
-    with counter:
-        call(truth.pack(SEEDS[0]).to(truth.device))
     size = sum(slot.size_bytes for slot in truth.frame.input_slots)
-    part = _part_that_matters(call, truth) if size > l2_bytes else 0.0
+    flops = _flops(call, truth.pack_fresh(SEEDS[0]).to(truth.device))
+    part = _part_that_matters(call, truth) if size > l2_bytes and not truth.resets else 0.0
     return Work(
         input_bytes=part * size,
         output_bytes=sum(slot.size_bytes for slot in truth.frame.output_slots),
-        flops=counter.get_total_flops(),
+        flops=flops,
     )
+
+
+def _flops(call: Callable[[torch.Tensor], object], packed: torch.Tensor) -> int:
+    """Of the products, convolutions and attentions of a call; 0 where they can't be counted."""
+    counter = FlopCounterMode(display=False)
+    try:
+        with counter:
+            call(packed)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # torch's counter knows not every shape (attention with grouped heads)
+        return 0
+    return counter.get_total_flops()
 
 
 class _Reference:
@@ -119,7 +132,7 @@ class _Reference:
 
 def _part_that_matters(call: _Reference, truth: Truth) -> float:
     """The part of the input bytes on which the answer depends, at least; 0 where none is sure."""
-    one, other = (truth.pack(seed).to(truth.device) for seed in SEEDS)
+    one, other = (truth.pack_fresh(seed).to(truth.device) for seed in SEEDS)
     before = call(one)
     if not before or not _same(before, call(one)):
         return 0.0  # a reference that does not repeat itself bit by bit tells nothing

@@ -69,6 +69,22 @@ def test_an_answer_that_differs_from_call_to_call_shows_nothing():
     assert found("return self.up(x) + torch.rand(256, 32)").input_bytes == 0
 
 
+def test_operations_that_cannot_be_counted_are_none_and_bytes_still_count():
+    refused = "raise RuntimeError('no mode')"
+    modes = "torch.utils._python_dispatch._get_current_dispatch_mode()"
+    forward = f"""
+        if type({modes}).__name__ == "_FlopCounterMode":
+            {refused}
+        return self.up(x)"""
+    work = found(forward)
+    assert work.flops == 0
+    assert work.input_bytes > 0.8 * INPUT_BYTES
+
+
+def test_a_model_whose_calls_leave_something_behind_shows_no_input():
+    assert found("self.up.weight.data.mul_(0.5); return self.up(x)").input_bytes == 0
+
+
 def test_inputs_that_fit_the_cache_are_not_looked_at():
     assert found("return self.up(x)", l2_bytes=INPUT_BYTES).input_bytes == 0
 
