@@ -1,6 +1,6 @@
 # Thin: every target that runs the product wraps one `pike-hpc` command.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev submit resume status cancel report doctor test check clean
+.PHONY: help setup setup-dev submit resume status cancel report doctor test check bench soak clean
 
 WORKFLOW ?= workflows/quickstart.yaml
 SITE ?=
@@ -48,6 +48,21 @@ check: setup-dev ## Format, lint, types, import contracts, unit and property tes
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/python -m pytest tests/unit tests/property tests/architecture tests/conformance
+
+BENCH := .venv/bin/python tests/bench
+OUT ?= docs
+GPUS ?= 1
+
+bench: setup-dev ## Measure the judge here, figures to OUT=docs: [GPUS=]
+	@$(BENCH)/intervals.py --processes 2 --out "$(OUT)"
+	@$(BENCH)/null_constant.py --out "$(OUT)"
+	@$(BENCH)/memory.py --seconds 480 --out "$(OUT)"
+	@$(BENCH)/throughput.py --gpus $(GPUS) --out "$(OUT)"
+	@$(BENCH)/agreement.py --out "$(OUT)"
+
+soak: setup-dev ## 1,000 evaluations on the CPU, hostile ones and killed judges among them
+	@$(BENCH)/memory.py --device cpu --evaluations 1000 --kinds torch,broken --hostile \
+		--kill-judge 10 --out "$(OUT)"
 
 clean: ## Remove caches and .venv, never runs
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

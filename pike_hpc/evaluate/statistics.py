@@ -28,7 +28,7 @@ CLOCK_BLOCKS = 4
 CLOCK_PART = 0.42
 """The median of a clock's readings is off by up to half a step on either side, by less than this
 part of both together in 97 of 100 cases."""
-EARLY_CARE = 2.0
+EARLY_CARE = 2.2
 """How many times the upper half of the interval a candidate must be below the limit to be let go:
 it is asked after each block, and in less than 1 % of measurements may a good one be lost."""
 

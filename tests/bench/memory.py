@@ -1,0 +1,269 @@
+"""What judging holds and leaves: GPU memory, host memory, file descriptors, processes, files.
+
+    python tests/bench/memory.py [--evaluations N] [--hostile] [--kill-judge N] [--out DIR]
+
+Evaluations through the real worker, one judge a GPU or one CPU. Sampled after each of them; at
+the end everything is closed and looked for. Exit status 1 where something grew or was left.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import stamp
+from hostile import HOSTILE, MARK, SEGMENT
+from mixture import HANG_TIMEOUT_S, dealt, deck
+
+from pike_hpc.cli.lanes import open_judges, owner_name
+from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.records import EvalRequest, EvalStatus
+from pike_hpc.tasks import find_task
+from pike_hpc.worker import Stop, WorkerOptions, run_worker
+
+MODULES = (
+    "cli/lanes.py",
+    "evaluate/judge.py",
+    "evaluate/judge_bench.py",
+    "evaluate/judge_link.py",
+    "evaluate/judge_memory.py",
+    "evaluate/lane.py",
+    "evaluate/runner/serve.py",
+    "evaluate/ward.py",
+    "evaluate/warden.py",
+    "worker/loop.py",
+)
+TIMEOUT_S = 300.0
+DRAIN_S = 120.0
+GROWTH_MB = 64.0
+"""More than this between the first and the last quarter is a leak."""
+GROWTH_FDS = 4
+LEFT_GPU_MB = 64.0
+JUDGE = "pike_hpc.evaluate.judge"
+"""In the command line of a judge's process."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """After one evaluation."""
+
+    rss_mb: float
+    """Of this process and its judges, what is shared counted in each."""
+    fds: int
+    processes: int
+    gpu_mb: tuple[float, ...]
+
+
+def processes():
+    """(parent, command line) by process."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (
+                (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            )
+            found[int(entry.name)] = (parent, command)
+    return found
+
+
+def below(pid, table):
+    """Processes below `pid`."""
+    found = [p for p, (parent, _) in table.items() if parent == pid]
+    return found + [each for child in found for each in below(child, table)]
+
+
+def judges_of(pid):
+    """Processes of judges below `pid`."""
+    table = processes()
+    return [p for p in below(pid, table) if JUDGE in table[p][1]]
+
+
+def sample():
+    """What is held now."""
+    table = processes()
+    mine = below(os.getpid(), table)
+    kept = [os.getpid(), *(p for p in mine if JUDGE in table[p][1])]
+    rss = fds = 0
+    for pid in kept:
+        with contextlib.suppress(OSError):
+            rss += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
+                "SC_PAGE_SIZE"
+            )
+            fds += len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return Sample(rss_mb=rss / 2**20, fds=fds, processes=len(mine), gpu_mb=gpu_mb())
+
+
+def gpu_mb():
+    """Used on each GPU; empty without one."""
+    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    except OSError:
+        return ()
+    return tuple(float(line) for line in done.stdout.split()) if done.returncode == 0 else ()
+
+
+class SampledJudge:
+    """Passes requests on to a judge, looks around after each, and now and then kills it."""
+
+    def __init__(self, inner, samples, statuses, kill_every, rng):
+        self._inner, self._samples, self._statuses = inner, samples, statuses
+        self._kill_every, self._rng = kill_every, rng
+        self._count = 0
+        self.device_kind = inner.device_kind
+        self.killed = 0
+
+    def evaluate(self, request, on_phase):
+        """The inner judge's verdict."""
+        self._count += 1
+        timer = None
+        if self._kill_every and self._count % self._kill_every == 0:
+            timer = threading.Timer(self._rng.uniform(0.0, 6.0), self._kill)
+            timer.start()
+        try:
+            result = self._inner.evaluate(request, on_phase)
+        finally:
+            if timer is not None:
+                timer.cancel()
+                timer.join()
+            self._samples.append(sample())
+        self._statuses[str(result.status)] += 1
+        return result
+
+    def close(self):
+        """Close the inner judge."""
+        self._inner.close()
+
+    def _kill(self):
+        for pid in judges_of(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.killed += 1
+
+
+def requests(device, count, programs, seed):
+    """So many requests, each of a program of its own."""
+    cards = dealt(programs, seed)
+    for _ in range(count):
+        program, number = next(cards)
+        brief = program.kind == "hostile" or EvalStatus.TIMEOUT in program.expected
+        yield EvalRequest(
+            task=find_task(program.task),
+            candidate_source=program.make(number),
+            device_kind=device.kind,
+            image_digest=image_digest(),
+            timeout_s=HANG_TIMEOUT_S if brief else TIMEOUT_S,
+        )
+
+
+def left_behind():
+    """What is still there, by kind."""
+    table = processes()
+    return {
+        "children": len(below(os.getpid(), table)),
+        "orphans": sum(MARK in command for _, command in table.values()),
+        "folders": len(list(Path(tempfile.gettempdir()).glob(f"pike-{owner_name(os.getpid())}-*"))),
+        "shared_memory": int(Path("/dev/shm", SEGMENT).exists()),
+    }
+
+
+def grown(values):
+    """Median of the last quarter less that of the second: the first one warms up."""
+    part = max(1, len(values) // 4)
+    return statistics.median(values[-part:]) - statistics.median(values[part : 2 * part] or values)
+
+
+def drive(device, asked):
+    """All evaluations. Returns (samples, statuses, judges killed, seconds)."""
+    programs = deck(device.torch_device, asked.kinds and set(asked.kinds.split(",")))
+    if asked.hostile:
+        programs = [*programs, *HOSTILE]
+    mailbox, samples, statuses = MemoryMailbox(), [], Counter()
+    for request in requests(device, asked.evaluations, programs, asked.seed):
+        mailbox.put(request)
+    options = WorkerOptions(worker_id="memory", max_idle_s=0.5, expected_s=0.0, drain_s=DRAIN_S)
+    stop = Stop()
+    if asked.seconds:
+        timer = threading.Timer(asked.seconds, stop.request, ["the time is up"])
+        timer.daemon = True
+        timer.start()
+    start = time.monotonic()
+    with open_judges(device, "auto", Path(tempfile.gettempdir())) as judges:
+        rng = random.Random(asked.seed)
+        watched = [SampledJudge(j, samples, statuses, asked.kill_judge, rng) for j in judges]
+        run_worker(mailbox, watched, options, stop=stop)
+    return samples, statuses, sum(w.killed for w in watched), time.monotonic() - start
+
+
+def main():
+    """Run it; 1 where something grew or was left."""
+    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    words.add_argument("--evaluations", type=int, default=150, help="how many at most (150)")
+    words.add_argument("--seconds", type=float, help="stop after so long")
+    words.add_argument("--device", default="auto")
+    words.add_argument("--kinds", help="of programs: inline,triton,compile,torch,broken (all)")
+    words.add_argument("--hostile", action="store_true", help="programs that leave things behind")
+    words.add_argument("--kill-judge", type=int, default=0, metavar="N", help="at each Nth")
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
+    asked = words.parse_args()
+    device = detect(asked.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    device = dataclasses.replace(device, gpus=device.gpus[:1])
+    gpu_before = gpu_mb()
+    samples, statuses, killed, seconds = drive(device, asked)
+    if len(samples) < 4:
+        raise SystemExit(f"only {len(samples)} evaluations in {seconds:.0f} s: nothing to compare")
+    gpu_after = gpu_mb()
+    gpu_idle = [min(s.gpu_mb) - min(gpu_before) for s in samples if s.gpu_mb]
+    document = {
+        **stamp.stamp("soak" if asked.hostile else "memory", MODULES, device.torch_device),
+        "evaluations": len(samples),
+        "seconds": round(seconds, 1),
+        "statuses": dict(sorted(statuses.items())),
+        "judges_killed": killed,
+        "rss_mb": round(statistics.median(s.rss_mb for s in samples), 1),
+        "rss_grown_mb": round(grown([s.rss_mb for s in samples]), 1),
+        "fds": statistics.median(s.fds for s in samples),
+        "fds_grown": grown([s.fds for s in samples]),
+        "processes": statistics.median(s.processes for s in samples),
+        "gpu_judge_and_reference_mb": round(min(gpu_idle), 1) if gpu_idle else None,
+        "gpu_grown_mb": round(grown(gpu_idle), 1) if gpu_idle else None,
+        "left": {
+            **left_behind(),
+            "gpu_mb": [round(a - b, 1) for a, b in zip(gpu_after, gpu_before, strict=True)],
+        },
+    }
+    stamp.write(document, asked.out)
+    sys.exit(1 if faults(document) else 0)
+
+
+def faults(document):
+    """What is wrong, said on stderr."""
+    left = document["left"]
+    wrong = [f"left behind: {kind} {n}" for kind, n in left.items() if kind != "gpu_mb" and n]
+    wrong += [f"left on a GPU: {mb} MB" for mb in left["gpu_mb"] if mb > LEFT_GPU_MB]
+    if document["rss_grown_mb"] > GROWTH_MB:
+        wrong.append(f"host memory grew by {document['rss_grown_mb']} MB")
+    if document["fds_grown"] > GROWTH_FDS:
+        wrong.append(f"open files grew by {document['fds_grown']}")
+    for line in wrong:
+        sys.stderr.write(f"memory: {line}\n")
+    return wrong
+
+
+if __name__ == "__main__":
+    main()
