@@ -1,0 +1,56 @@
+"""A soak of a minute, seeded: hostile programs and a killed judge leave nothing, nothing grows.
+
+`make soak` is the long one; both are tests/bench/memory.py.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+SEED = 385
+"""Deals an honest program, one that leaves files, one orphans, one shared memory, one that kills
+itself and another honest one, in this order."""
+
+
+def run(script: str, *words: str):
+    """The benchmark's exit status, JSON and stderr."""
+    done = subprocess.run(
+        [sys.executable, str(BENCH / script), "--device", "cpu", *words],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_hostile_programs_and_a_killed_judge_leave_nothing():
+    words = ["--kinds", "torch", "--hostile", "--seed", str(SEED), "--evaluations", "6"]
+    code, found, said = run("memory.py", *words, "--kill-judge", "5", "--seconds", "150")
+    assert code == 0, said
+    assert found["evaluations"] >= 4, "too slow a machine to say anything"
+    assert found["statuses"].get("PASSED", 0) >= 2, found["statuses"]
+    left = found["left"]
+    assert (left["children"], left["orphans"], left["folders"]) == (0, 0, 0)
+    assert left["shared_memory"] == 0
+
+
+def test_the_throughput_benchmark_counts_what_the_worker_judged():
+    words = ["--kinds", "torch,broken", "--seconds", "30"]
+    code, found, said = run("throughput.py", *words)
+    assert code == 0, said
+    one = found["gpus"]["1"]
+    assert one["judges"] == 1
+    in_time = one["cold"]["verdicts"] + one["warm"]["verdicts"]
+    assert sum(one["statuses"].values()) >= max(1, in_time), "what was under way is drained"
+    assert one["surprises"] == []
+    phases = one["judge_s_by_phase"].values()
+    assert sum(p["part"] for p in phases) == pytest.approx(1.0, abs=0.02)
