@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pike_hpc import sandbox
+from pike_hpc.config import env
 from pike_hpc.evaluate import Lane
-from pike_hpc.evaluate.device import Device, torch_version
+from pike_hpc.evaluate.builder import Builder
+from pike_hpc.evaluate.device import Device, compute_capability, torch_version
 from pike_hpc.evaluate.gpu_lock import take_free
 from pike_hpc.machine import divide_cpus, physical_cores, pid_namespace, runs, start_ticks
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
@@ -56,7 +58,17 @@ def open_lane(
     require_torch()
     with _scratch(tmp) as scratch, _gpus(device, scratch.parent, wanted=1) as gpus:
         chosen = _choose(engine, image)
-        with Lane(device.torch_device, chosen, scratch=scratch, gpu=gpus[0], image=image) as lane:
+        with (
+            _builder(chosen, scratch, gpus[0], image) as builder,
+            Lane(
+                device.torch_device,
+                chosen,
+                scratch=scratch,
+                gpu=gpus[0],
+                image=image,
+                builder=builder,
+            ) as lane,
+        ):
             yield lane
 
 
@@ -82,6 +94,7 @@ def open_judges(
         cpus = os.sched_getaffinity(0)
         shares = divide_cpus(cpus, len(gpus), physical_cores(cpus))
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
+        builder = stack.enter_context(_builder(chosen, scratch, gpus[0], image))
         judges = []
         for gpu, share in zip(gpus, shares, strict=True):
             lane = Lane(
@@ -92,12 +105,20 @@ def open_judges(
                 gpu=gpu,
                 image=image,
                 memory_mb=half_mb // len(gpus),
+                builder=builder,
             )
             stack.enter_context(lane)
             judges.append(LaneJudge(lane, device, share if len(gpus) > 1 else None))
             where = f"GPU {gpu}" if gpu else "CPU"
             _log.info("lane %d: %s, cores %s", len(judges), where, sorted(share))
         yield tuple(judges)
+
+
+def _builder(engine: sandbox.Engine, scratch: Path, gpu: str | None, image: str | None) -> Builder:
+    """One for all lanes of a process: their GPUs are of one kind."""
+    arch = compute_capability(gpu) if gpu else None
+    tools = sandbox.toolchain(env.environ(), image=image)
+    return Builder(engine, scratch=scratch, tools=tools, arch=arch, image=image)
 
 
 def measure_isolation(engine: str, tmp: Path | None = None, image: str | None = None) -> Isolation:
@@ -134,6 +155,10 @@ class LaneJudge:
         if self._cpus is not None:
             os.sched_setaffinity(0, self._cpus)
         return self._lane.evaluate(request, on_phase)
+
+    def build_ahead(self, request: EvalRequest) -> None:
+        """Have what a candidate compiles compiled before its turn. From any thread."""
+        self._lane.build_ahead(request)
 
     def close(self) -> None:
         """Kill what runs."""

@@ -64,6 +64,17 @@ def detect(wanted: str = "auto", *, visible: str | None = None) -> Device:
     )
 
 
+def compute_capability(uuid: str) -> str | None:
+    """What a GPU's code is compiled for, such as 9.0; None where the driver does not say."""
+    query = ("nvidia-smi", f"--id={uuid}", "--query-gpu=compute_cap", "--format=csv,noheader")
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = done.stdout.strip()
+    return said if re.fullmatch(r"\d+\.\d", said) else None
+
+
 def slug(name: str) -> str:
     """`NVIDIA A100-SXM4-40GB` -> `nvidia-a100-sxm4-40gb`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from pike_hpc.evaluate.admission import Admission
+from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_exam import Exam
@@ -76,11 +77,11 @@ class Judge:
         if device.type == "cuda" and self._guards.why_not:
             sys.stderr.write(f"clocks are not read: {self._guards.why_not}\n")
 
-    def evaluate(self, request: EvalRequest) -> EvalResult:
+    def evaluate(self, request: EvalRequest, built: Built = NOTHING) -> EvalResult:
         """The result for one candidate; only a broken lane raises."""
         outcome, tail = Outcome(), ""
         try:
-            tail = self._evaluate(request, outcome)
+            tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
             self._forget(request.task)
             outcome.status = EvalStatus.JUDGE_ERROR
@@ -119,17 +120,17 @@ class Judge:
         for bench in self._benches.values():
             bench.close()
 
-    def _evaluate(self, request: EvalRequest, outcome: Outcome) -> str:
+    def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
         link = RunnerLink(self._host, "candidate")
         try:
             bench = self._bench(request.task)
             bench.start()
             try:
-                self._judge(request, bench, link, WeightsBy.STATE, outcome)
+                self._judge(request, built, bench, link, WeightsBy.STATE, outcome)
             except NeedSeed:
                 outcome.tags.append("weights_by_seed")
-                self._judge(request, bench, link, WeightsBy.SEED, outcome)
+                self._judge(request, built, bench, link, WeightsBy.SEED, outcome)
         finally:
             ending: Ending = link.end()
         return ending.tail
@@ -137,6 +138,7 @@ class Judge:
     def _judge(
         self,
         request: EvalRequest,
+        built: Built,
         bench: Bench,
         link: RunnerLink,
         by: WeightsBy,
@@ -165,7 +167,7 @@ class Judge:
         examiner = Examiner(request, truth, exam, link, outcome)
         try:
             if by is WeightsBy.STATE:
-                link.attach(bench.shared(by), request.candidate_source)
+                link.attach(bench.shared(by), request.candidate_source, built.libraries)
                 link.allow(request.timeout_s)
             watch = self._guards.task((request.task.digest, by))
             self._examine(examiner, reference, secrets, by, watch)
@@ -318,7 +320,8 @@ def serve(host: Host) -> None:
         assert judge is not None
         done: Any
         if what == "evaluate":
-            done = judge.evaluate(decode(EvalRequest, order["request"]))
+            request = decode(EvalRequest, order["request"])
+            done = judge.evaluate(request, decode(Built, order["built"]))
         else:
             done = judge.admit(decode(Task, order["task"]), order["small_only"])
         host.deliver(done=encode(done))

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 
 from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
+from pike_hpc.evaluate.built import Library, open_libraries
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_memory import Memory, Place, Poison, cold_cache, make
 from pike_hpc.evaluate.judge_shared import Shared
@@ -71,12 +72,13 @@ class RunnerLink:
         self._ending: Ending | None = None
         self.number = host.spawn(role, address)
 
-    def attach(self, shared: Shared, candidate: str | None) -> None:
+    def attach(self, shared: Shared, candidate: str | None, built: Sequence[Library] = ()) -> None:
         """Share the buffers. Raises RunnerFailed, which is never the candidate's fault here.
 
         Args:
             shared: what every runner of the task is given.
             candidate: source of the program; None for the task's own model.
+            built: extensions that were compiled for it ahead.
         """
         self._input, self._output = (
             make(shared.place, name, size, shared.device)
@@ -98,12 +100,13 @@ class RunnerLink:
         self._pipes = [self._bell, self._done]
         os.set_blocking(self._bell, False)
         os.set_blocking(self._done, False)
-        setup_file = sealed_file("setup", shared.setup(candidate))
+        listed, libraries = open_libraries(built)
+        setup_file = sealed_file("setup", shared.setup(candidate, listed))
         self._sheet = SharedBuffer("profile", SHEET_BYTES)
         page = SharedBuffer("page", PAGE_BYTES)
         self._bells = Page(page.fd)
         files = [*(b.fd for b in self._buffers), shared.weights.fd, shared.other_weights.fd]
-        given = [bell_read, done_write, page.fd, setup_file, *files, self._sheet.fd]
+        given = [bell_read, done_write, page.fd, setup_file, *files, self._sheet.fd, *libraries]
         try:
             socket.send_fds(link, [b"!"], given)
         except OSError:
@@ -112,7 +115,7 @@ class RunnerLink:
             link.close()
             self._listener.close()
             page.close()
-            for fd in (bell_read, done_write, setup_file):
+            for fd in (bell_read, done_write, setup_file, *libraries):
                 os.close(fd)
         self._waiting = select.poll()
         self._waiting.register(self._done, select.POLLIN)

@@ -60,8 +60,13 @@ class Shared:
         inputs, outputs = (self.places * size for size in sizes)
         return inputs, outputs
 
-    def setup(self, candidate: str | None) -> bytes:
-        """The JSON a runner reads. `candidate` is the program's source, None for the task's."""
+    def setup(self, candidate: str | None, libraries: list[dict[str, Any]]) -> bytes:
+        """The JSON a runner reads.
+
+        Args:
+            candidate: the program's source, None for the task's.
+            libraries: what was built ahead for it, in the order of the files that follow.
+        """
         text = json.dumps(
             {
                 "device": self.device.type,
@@ -76,6 +81,7 @@ class Shared:
                 "buffer_bytes": self.buffer_bytes,
                 "task": self.task,
                 "candidate": candidate,
+                "libraries": libraries,
                 "input_tree": self.frame.input_tree,
                 "output_tree": self.frame.output_tree,
                 "input_slots": [s.as_json() for s in self.frame.input_slots],

@@ -23,6 +23,8 @@ from typing import Any
 from pike_hpc import sandbox
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.bailiff import JudgeProcess
+from pike_hpc.evaluate.builder import Builder
+from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.screen import screen
 from pike_hpc.evaluate.ward import Ward
@@ -84,6 +86,7 @@ class Lane:
         memory_mb: int | None = None,
         scratch_mb: int = 2048,
         processes: int = 512,
+        builder: Builder | None = None,
     ) -> None:
         """Make the lane's folder; processes start with the first evaluation.
 
@@ -98,6 +101,7 @@ class Lane:
             memory_mb: of each process of a candidate; None for half of the machine's.
             scratch_mb: of a candidate's files.
             processes: of a candidate, threads included.
+            builder: compiles ahead, the caller closes it; None leaves that to the run.
 
         Raises:
             UsageError: the path of `scratch` is too long for a socket.
@@ -108,7 +112,8 @@ class Lane:
         half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
         self._memory_mb = half if memory_mb is None else memory_mb
         self._scratch_mb, self._processes = scratch_mb, processes
-        self._extra = _CALM | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+        self._builder, self._tools = builder, builder.tools if builder else sandbox.Toolchain()
+        self._extra = {**_CALM, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}), **self._tools.env}
         self._facts = sandbox.look()
         scratch.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="lane-", dir=scratch)).resolve()
@@ -150,12 +155,17 @@ class Lane:
             )
         return self._isolation
 
+    def build_ahead(self, request: EvalRequest) -> None:
+        """Have what the candidate compiles compiled while others are judged. From any thread."""
+        if self._builder is not None and self._refuse(request) is None:
+            self._builder.submit(request)
+
     def evaluate(
         self, request: EvalRequest, on_phase: Callable[[str], None] | None = None
     ) -> EvalResult:
         """Judge one candidate. `on_phase` hears start, build, correctness, timing, reference."""
         start = time.monotonic()
-        result = self._refuse(request) or self._judged(request, on_phase)
+        result = self._refuse(request) or self._built_and_judged(request, on_phase)
         return replace(result, lane_s=round(time.monotonic() - start, 3))
 
     def admit(self, task: Task, *, small_only: bool = False) -> Admission:
@@ -191,11 +201,26 @@ class Lane:
             return self._without_judge(request, refusal.status, refusal.message)
         return None
 
-    def _judged(self, request: EvalRequest, on_phase: Callable[[str], None] | None) -> EvalResult:
+    def _built_and_judged(
+        self, request: EvalRequest, on_phase: Callable[[str], None] | None
+    ) -> EvalResult:
+        built = self._builder.take(request) if self._builder else NOTHING
+        if built.failed:
+            message = "could not be imported: a compiler refused its sources; see the log"
+            result = self._without_judge(request, EvalStatus.BUILD_ERROR, message)
+            result = replace(result, log_tail=built.tail)
+        else:
+            result = self._judged(request, built, on_phase)
+        once = replace(result.one_off, build_s=result.one_off.build_s + built.seconds)
+        return replace(result, one_off=once)
+
+    def _judged(
+        self, request: EvalRequest, built: Built, on_phase: Callable[[str], None] | None
+    ) -> EvalResult:
         if request.retime and self._met & {request.task.digest, request.candidate.id}:
             self._drop_judge()  # its weights and reference are those of an earlier time
         self._met.add(request.candidate.id if request.retime else request.task.digest)
-        message = {"order": "evaluate", "request": encode(request)}
+        message = {"order": "evaluate", "request": encode(request), "built": encode(built)}
         try:
             done = self._order(message, request.timeout_s + JUDGE_PATIENCE_S, on_phase)
         except JudgeLost as lost:
@@ -323,7 +348,7 @@ class Lane:
     def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
         spec = sandbox.SandboxSpec(
             argv=(self._python, "-I", "-B", "-u", "-c", START_RUNNER, str(_RUNNER), address),
-            read_only=(*sandbox.python_prefixes(), _RUNNER, sockets),
+            read_only=(*sandbox.python_prefixes(), *self._tools.read_only, _RUNNER, sockets),
             env={},
             scratch_mb=self._scratch_mb,
             memory_mb=self._memory_mb,

@@ -7,6 +7,7 @@ from pike_hpc.sandbox.host import HostFacts, give_scratch, look, python_prefixes
 from pike_hpc.sandbox.levels import ATTACKS, LEVELS, level, meets
 from pike_hpc.sandbox.probe import measure
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec, environment, home
+from pike_hpc.sandbox.toolchain import Toolchain, toolchain
 
 __all__ = [
     "ATTACKS",
@@ -16,6 +17,7 @@ __all__ = [
     "Engine",
     "HostFacts",
     "SandboxSpec",
+    "Toolchain",
     "available",
     "choose",
     "command",
@@ -29,4 +31,5 @@ __all__ = [
     "protect_memory",
     "python_prefixes",
     "python_trial",
+    "toolchain",
 ]

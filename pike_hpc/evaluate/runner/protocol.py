@@ -19,6 +19,9 @@ DONE = struct.Struct("<BQ")
 FILES = 9
 """bell, done, page, setup, inputs, outputs, weights, other weights, profile: in this order."""
 
+MAX_LIBRARIES = 16
+"""Descriptors that may follow: extensions built for this program, as `libraries` of the setup."""
+
 
 KEPT_BYTES = 1 << 26
 """Of larger answers only the last two are kept."""

@@ -1,9 +1,10 @@
 """One program at a doorbell.
 
-A runner connects to the Unix socket it is given, receives one byte with eight file descriptors and
-closes the socket. From then on it shares with the judge only buffers, two pipes: a bell (what to
-do) and a done pipe (one byte: a `Code`), and a page that stands in for both where microseconds
-count. It knows no clock, no input's seed, no expected output.
+A runner connects to the Unix socket it is given, receives one byte with nine file descriptors, and
+one more for each library that was built ahead, and closes the socket. From then on it shares with
+the judge only buffers, two pipes: a bell (what to do) and a done pipe (one byte: a `Code`), and a
+page that stands in for both where microseconds count. It knows no clock, no input's seed, no
+expected output.
 After the candidate is imported this process belongs to the candidate: nothing here is a defence,
 and the judge treats the byte and the buffers as hostile. On CUDA a call copies the shared input to
 the device and the outputs back, inside the time that is measured.
@@ -27,6 +28,7 @@ import torch
 
 from . import device_memory, profile, seal
 from .doorbell import Page
+from .extensions import Libraries, install
 from .program import (
     ENTRIES,
     by_shape_and_order,
@@ -39,6 +41,7 @@ from .protocol import (
     BELL,
     DONE,
     FILES,
+    MAX_LIBRARIES,
     Code,
     Op,
     Refused,
@@ -240,12 +243,14 @@ def main(address: str) -> None:
     """Serve the judge that listens at `address` until it hangs up."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.connect(address)
-        _, files, _, _ = socket.recv_fds(link, 1, FILES)
-    bell, done, page_file, setup_file, *buffers = files
+        _, files, _, _ = socket.recv_fds(link, 1, FILES + MAX_LIBRARIES)
+    bell, done, page_file, setup_file, *buffers = files[:FILES]
     with os.fdopen(setup_file, "rb") as file:
         setup = json.loads(file.read())
     page = Page(page_file)
     torch.set_num_threads(setup["threads"])
+    if setup["libraries"]:
+        install(Libraries(setup["libraries"], list(files[FILES:])).answer)
     runner = Runner(setup, buffers)
     os.write(done, DONE.pack(Code.OK, 0))
     while message := os.read(bell, BELL.size):
