@@ -5,6 +5,8 @@ candidate runs in. docs/evaluator.md tells the whole story.
 """
 
 from pike_hpc.evaluate.admission import Admission
-from pike_hpc.evaluate.lane import JudgeLost, Lane
+from pike_hpc.evaluate.crew import JudgeLost
+from pike_hpc.evaluate.gate import Gate
+from pike_hpc.evaluate.lane import Lane
 
-__all__ = ["Admission", "JudgeLost", "Lane"]
+__all__ = ["Admission", "Gate", "JudgeLost", "Lane"]

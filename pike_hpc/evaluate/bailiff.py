@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.screen import printable
-from pike_hpc.evaluate.wire import Channel
+from pike_hpc.evaluate.wire import Channel, Gone
 
+_PR_SET_PDEATHSIG = 1
+_START_PATIENCE_S = 10.0
+_STOP_PATIENCE_S = 2.0
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 
@@ -30,7 +35,10 @@ class JudgeProcess:
         """
         ours, theirs = socket.socketpair()
         start = (
-            f"import sys; sys.path.insert(0, {str(_PACKAGE_PARENT)!r}); "
+            # A worker that is killed while this is frozen must leave nothing that is stopped.
+            f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, "
+            f"{int(signal.SIGCONT)}); os.write({theirs.fileno()}, b'{{}}\\n'); "
+            f"sys.path.insert(0, {str(_PACKAGE_PARENT)!r}); "
             f"from pike_hpc.evaluate.judge import main; main({theirs.fileno()}, {str(folder)!r})"
         )
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
@@ -46,6 +54,10 @@ class JudgeProcess:
                 start_new_session=True,
             )
         self.channel = Channel(ours)
+        # Until it has said its first word it must not be frozen: nothing would wake it.
+        if select.select([ours], [], [], _START_PATIENCE_S)[0]:
+            with contextlib.suppress(Gone):
+                self.channel.receive()
 
     def forget_words(self) -> None:
         """What it wrote so far belongs to earlier orders."""
@@ -64,6 +76,21 @@ class JudgeProcess:
         if status is not None and status < 0:
             return f"{signal.Signals(-status).name}; {said}"
         return said if status in (None, 1) else f"exit status {status}; {said}"
+
+    def freeze(self) -> None:
+        """Stop it. It is trusted; only its kernels must not run."""
+        self._process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_PATIENCE_S
+        stopped = os.WSTOPPED | os.WNOHANG
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitid(os.P_PID, self._process.pid, stopped) is not None:
+                    return
+            time.sleep(0.001)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
         """Hang up, then kill."""

@@ -7,6 +7,7 @@ spells it (`nvidia-h200`).
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import re
 import shutil
@@ -16,6 +17,11 @@ from dataclasses import dataclass
 
 from pike_hpc.records import UsageError
 
+MAX_LANES, LANE_CORES, LANE_MEMORY_MB = 4, 4, 16 * 1024
+"""Of one GPU: more than 4 lanes would mostly wait for each other's timing; what a lane needs of
+CPU cores to compile beside others, and of GPU memory for judge, reference and candidate."""
+
+_MEMORY_QUERY = ("nvidia-smi", "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits")
 _QUERY = ("nvidia-smi", "--query-gpu=name,uuid,driver_version", "--format=csv,noheader")
 
 
@@ -75,6 +81,23 @@ def compute_capability(uuid: str) -> str | None:
     return said if re.fullmatch(r"\d+\.\d", said) else None
 
 
+def lanes_per_gpu(cores: int, memory_mb: float = math.inf) -> int:
+    """How many candidates are worked on at the same time on one GPU.
+
+    Args:
+        cores: CPU cores that there are for it.
+        memory_mb: of the GPU.
+    """
+    return int(max(1, min(MAX_LANES, cores // LANE_CORES, memory_mb // LANE_MEMORY_MB)))
+
+
+def smallest_memory_mb(uuids: Sequence[str]) -> int:
+    """Memory of the smallest of these GPUs, as the driver says; 0 where it doesn't."""
+    sizes = dict(row for row in _ask(_MEMORY_QUERY)[0] if len(row) == 2)
+    found = [sizes.get(uuid, "") for uuid in uuids]
+    return min(map(int, found)) if found and all(map(str.isdecimal, found)) else 0
+
+
 def slug(name: str) -> str:
     """`NVIDIA A100-SXM4-40GB` -> `nvidia-a100-sxm4-40gb`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -107,20 +130,28 @@ def _gpus(visible: str | None) -> tuple[list[tuple[str, str, str]], str]:
 
 def _listed() -> tuple[list[tuple[str, str, str]], str]:
     """(name, uuid, driver) of each GPU here that torch can use; or none and the reason."""
-    if not shutil.which("nvidia-smi"):
-        return [], "no NVIDIA driver: nvidia-smi is not on PATH"
-    try:
-        done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi gives no answer: {type(error).__name__}"
-    rows = [tuple(c.strip() for c in line.split(",")) for line in done.stdout.splitlines()]
+    rows, why_not = _ask(_QUERY)
     gpus = [(r[0], r[1], r[2]) for r in rows if len(r) == 3 and r[1].startswith("GPU-")]
-    if done.returncode != 0 or not gpus:
-        return [], "nvidia-smi lists no GPU"
+    if not gpus:
+        return [], why_not
     version = torch_version() or ""
     if "+cpu" in version:
         return [], f"torch {version} was built without CUDA, so the {gpus[0][0]} is left idle"
     return gpus, ""
+
+
+def _ask(query: Sequence[str]) -> tuple[list[tuple[str, ...]], str]:
+    """Lines of an nvidia-smi query, by column; and what to say where they tell of no GPU."""
+    if not shutil.which("nvidia-smi"):
+        return [], "no NVIDIA driver: nvidia-smi is not on PATH"
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi gives no answer: {type(error).__name__}"
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return [tuple(c.strip() for c in line.split(",")) for line in lines], (
+        "nvidia-smi lists no GPU"
+    )
 
 
 def visible_among(uuids: Sequence[str], visible: str) -> tuple[str, ...]:

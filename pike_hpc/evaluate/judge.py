@@ -25,6 +25,7 @@ from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
+from pike_hpc.evaluate.judge_drain import Solitude, probe_on
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
@@ -35,6 +36,7 @@ from pike_hpc.evaluate.judge_physics import Physics
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
 from pike_hpc.evaluate.logs import clean
+from pike_hpc.evaluate.runner import Code
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import Channel
@@ -59,12 +61,22 @@ SEARCH_BUDGET_S = 2.0
 HALF_WIDTH = {"cpu": 0.02, "cuda": 0.01}
 """When an interval is narrow enough; a CPU shared with the system is noisier."""
 
+SPARE_ROOM_BYTES = 8 << 30
+"""With less of a GPU free, no runner is started ahead of its candidate."""
+
 
 class Judge:
     """Carries out orders one at a time."""
 
-    def __init__(self, host: Host, device: torch.device, isolation: Isolation) -> None:
+    def __init__(
+        self, host: Host, device: torch.device, isolation: Isolation, spares: bool
+    ) -> None:
         self._host, self._device, self._isolation = host, device, isolation
+        self._spares = spares
+        self._spare: RunnerLink | None = None
+        self._solitude = Solitude(host, probe_on(device))
+        self.short = False
+        """Whether the last order failed for want of memory."""
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self._place, why = best_place(device)
@@ -80,17 +92,21 @@ class Judge:
     def evaluate(self, request: EvalRequest, built: Built = NOTHING) -> EvalResult:
         """The result for one candidate; only a broken lane raises."""
         outcome, tail = Outcome(), ""
+        self.short = False
         try:
             tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
             self._forget(request.task)
+            self.short = failed.code is Code.OUT_OF_MEMORY
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the reference's runner failed: {failed}"
         except Unfit as error:
+            self.short = isinstance(error, Shortage)
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
             self._forget(request.task)
+            self.short = isinstance(error, torch.OutOfMemoryError)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the task could not be judged: {_said(error)}"
         return self._record(request, outcome, tail)
@@ -115,14 +131,17 @@ class Judge:
                 seconds=round(time.monotonic() - start, 2),
             )
 
-    def close(self) -> None:
-        """End every runner."""
+    def release(self) -> None:
+        """Let go of the device's memory; what was found out about tasks stays."""
+        self._end_spare()
         for bench in self._benches.values():
-            bench.close()
+            bench.rest()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
-        link = RunnerLink(self._host, "candidate")
+        link = self._runner()
         try:
             bench = self._bench(request.task)
             bench.start()
@@ -208,8 +227,32 @@ class Judge:
         bench.demand_room()
         return exam, reference
 
+    def _runner(self) -> RunnerLink:
+        """A runner for one candidate: the spare one where it still lives."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return RunnerLink(self._host, "candidate")
+        if self._host.has_ended(spare.number):
+            spare.end()
+            return RunnerLink(self._host, "candidate")
+        return spare
+
+    def _prelaunch(self) -> None:
+        """Have the next candidate's runner start while this one is examined."""
+        if not self._spares or self._spare is not None:
+            return
+        on_cpu = self._device.type == "cpu"
+        if on_cpu or torch.cuda.mem_get_info(self._device)[0] >= SPARE_ROOM_BYTES:
+            self._spare = RunnerLink(self._host, "spare")
+
+    def _end_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.end()
+            self._spare = None
+
     def _evict_all_but(self, bench: Bench) -> bool:
         """Close every other task's bench; False where there is none."""
+        self._end_spare()
         others = [digest for digest, kept in self._benches.items() if kept is not bench]
         for digest in others:
             self._benches.pop(digest).close()
@@ -228,11 +271,11 @@ class Judge:
             examiner.build()
         else:
             examiner.load_by_seed()
+        self._prelaunch()
         self._host.phase("correctness")
         examiner.answer()
-        self._host.phase("timing")
         rule = StopRule(half_width=HALF_WIDTH[self._device.type], budget_s=SEARCH_BUDGET_S)
-        examiner.time(reference, rule, secrets, watch)
+        examiner.time(reference, rule, secrets, watch, self._solitude)
         examiner.change_weights()
         examiner.profile()
 
@@ -314,17 +357,20 @@ def serve(host: Host) -> None:
         if what == "open":
             torch.set_num_threads(order["threads"])
             device = torch.device(order["device"])
-            judge = Judge(host, device, decode(Isolation, order["isolation"]))
+            isolation = decode(Isolation, order["isolation"])
+            judge = Judge(host, device, isolation, order["spares"])
             host.deliver(ready=True)
             continue
         assert judge is not None
-        done: Any
+        done: Any = None
         if what == "evaluate":
             request = decode(EvalRequest, order["request"])
             done = judge.evaluate(request, decode(Built, order["built"]))
-        else:
+        elif what == "admit":
             done = judge.admit(decode(Task, order["task"]), order["small_only"])
-        host.deliver(done=encode(done))
+        else:
+            judge.release()
+        host.deliver(done=encode(done), short=judge.short)
 
 
 def main(fd: int, scratch: str) -> None:

@@ -157,6 +157,13 @@ class Bench:
         self._ready.clear()
         self._exams.clear()
 
+    def rest(self) -> None:
+        """Let go of the device's memory; that the task was admitted, and how, stays."""
+        self._end_reference()
+        self._exams.clear()
+        for truth, _ in self._ready.values():
+            truth.release()
+
     def release(self) -> None:
         """Let go of models on the device; what was found out stays."""
         for truth, _ in self._ready.values():

@@ -7,6 +7,7 @@ Knows nothing of what runners do.
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,18 @@ class Host:
     def go(self, runner: int) -> bool:
         """Let it go on after `stop`; False where it ran all the same."""
         return bool(self._ask(ask="go", runner=runner)["held"])
+
+    def alone(self, runners: Sequence[int]) -> None:
+        """Return when every process of other lanes, and ours but `runners`, is frozen."""
+        self._ask(ask="alone", runners=list(runners))
+
+    def together(self) -> bool:
+        """Let them go on; False where one ran while it was frozen."""
+        return bool(self._ask(ask="together")["held"])
+
+    def evict(self) -> None:
+        """Have the frozen lanes' candidates killed; they are judged again later, alone."""
+        self._ask(ask="evict")
 
     def phase(self, name: str) -> None:
         """Say what is being done; also a sign of life."""

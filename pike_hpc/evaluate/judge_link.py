@@ -41,6 +41,10 @@ START_TIMEOUT_S = 120.0
 SPINS, LOOK_S = 200, 0.002
 """Looks at the page between two at the clock (about 10 us); time between two at the lane."""
 
+WAIT_S, SLACK_S = 0.5, 0.25
+"""How long one wait for an answer lasts, and how much later than that it may be over. What is
+beyond is time in which this process was stopped, and its runner too: nobody's."""
+
 
 class RunnerFailed(Exception):
     """The runner did not do what it was asked."""
@@ -345,14 +349,14 @@ class RunnerLink:
             waiting = select.poll()
             waiting.register(fd, select.POLLIN)
             waiting.register(self._host, select.POLLIN)
-        start = time.monotonic()
         while True:
-            left = self._left_s - (time.monotonic() - start)
-            if left <= 0:
+            if self._left_s <= 0:
                 raise RunnerFailed(self.number, "deadline", op)
-            ready = {number for number, _ in waiting.poll(min(left, 60.0) * 1e3)}
+            wait_s = min(self._left_s, WAIT_S)
+            start = time.monotonic()
+            ready = {number for number, _ in waiting.poll(wait_s * 1e3)}
+            self._left_s -= min(time.monotonic() - start, wait_s + SLACK_S)
             if fd in ready:
-                self._left_s -= time.monotonic() - start
                 return
             if self._host.fileno() in ready:
                 self._host.pump()

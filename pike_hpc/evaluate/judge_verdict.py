@@ -14,6 +14,7 @@ import torch
 
 from pike_hpc.evaluate.correctness import UNEQUAL, unequal
 from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
+from pike_hpc.evaluate.judge_drain import Solitude
 from pike_hpc.evaluate.judge_exam import Exam, call
 from pike_hpc.evaluate.judge_failures import explain
 from pike_hpc.evaluate.judge_guard import TaskWatch
@@ -122,9 +123,14 @@ class Examiner:
         self._outcome.tier = mark.tier
 
     def time(
-        self, reference: RunnerLink, rule: StopRule, secrets: Secrets, guards: TaskWatch
+        self,
+        reference: RunnerLink,
+        rule: StopRule,
+        secrets: Secrets,
+        guards: TaskWatch,
+        solitude: Solitude,
     ) -> None:
-        """Measure the speedup. Raises Verdict, RunnerFailed."""
+        """Measure the speedup, alone on the device. Raises Verdict, RunnerFailed."""
         assert self._outcome.tier is not None
         drawn = iter(range(1 << 62))
         watch = Stopwatch(
@@ -138,7 +144,10 @@ class Examiner:
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:
             watch.settle()
             with on_own_core(spin_cpus(self._truth.device)[0]):
-                return watch.measure(rule, guard)
+                (found, tags), quiet = solitude.during(
+                    (reference.number, self._link.number), lambda: watch.measure(rule, guard)
+                )
+            return found, tags if quiet else (*tags, "noisy")
 
         try:
             found, tags, clocks = guards.timed(measure)

@@ -9,7 +9,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,10 @@ class Ward:
         """Let it go on after `stop`; False where it ran all the same."""
         return bool(self._ask(b"go\n").get("held", False))
 
+    def slay(self) -> None:
+        """Kill everything below; the log and the exit status are there until `end`."""
+        self._ask(b"slay\n")
+
     def end(self, grace_s: float = 0.0) -> tuple[int | None, str]:
         """Kill everything below; the runner's own exit status if it had one, and its log's end."""
         answer = self._ask(b"kill %.3f\n" % grace_s)
@@ -94,15 +98,37 @@ class Ward:
         return answer.get("status"), str(answer.get("tail", ""))
 
     def _ask(self, line: bytes) -> dict[str, Any]:
+        return self._answer() if self._say(line) else {}
+
+    def _say(self, line: bytes) -> bool:
         try:
             self._channel.send_line(line)
         except Gone:
-            return {}
+            return False
+        return True
+
+    def _answer(self) -> dict[str, Any]:
         while not self._answers and not self._gone:
             if not select.select([self._channel], [], [], _ANSWER_TIMEOUT_S)[0]:
                 return {}
             self.pump()
         return self._answers.pop(0) if self._answers else {}
+
+    @staticmethod
+    def stop_all(wards: Iterable[Ward]) -> list[Ward]:
+        """Stop many at the same time; those where something would not rest."""
+        return Ward._order_all(wards, b"stop\n")
+
+    @staticmethod
+    def thaw_all(wards: Iterable[Ward]) -> list[Ward]:
+        """Let many go on that were stopped amid work; those that ran all the same."""
+        return Ward._order_all(wards, b"thaw\n")
+
+    @staticmethod
+    def _order_all(wards: Iterable[Ward], line: bytes) -> list[Ward]:
+        told = [ward for ward in wards if ward._say(line)]
+        answers = [(ward, ward._answer()) for ward in told]
+        return [ward for ward, answer in answers if not answer.get("held", ward.has_ended)]
 
     def _tell(self, **message: Any) -> None:
         try:

@@ -3,8 +3,9 @@
 A process of its own, standard library only, because being the reaper of orphans
 (PR_SET_CHILD_SUBREAPER) is a property of a whole process and must not befall a program that
 merely uses a `Lane`. Run as a script: `warden.py FD`, where FD is a socket to the lane. The first
-line on it says what to start; each later line is `cpu`, `stop`, `go` or `kill SECONDS-OF-GRACE`.
-When the lane goes away the runner goes too.
+line on it says what to start; each later line is `cpu`, `stop`, `go`, `thaw`, `slay` or
+`kill SECONDS-OF-GRACE`; after `slay` all below is dead and the warden still answers. When the
+lane goes away the runner goes too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _THREADS = 17
 """num_threads among the fields that `stat_of` gives (proc_pid_stat(5) counts from the pid)."""
 _AT_REST = b"TtDZXI"
 """States of proc_pid_stat(5) in which a thread that was told to stop runs no more."""
+_LAST_SWITCHES = 16
+"""Of a thread that slept in the kernel when it was stopped, until the stop reached it."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
@@ -84,36 +87,47 @@ class Warden:
         )
         os.close(write)
 
-    def keep(self) -> None:
-        """Until the lane says kill, or goes away."""
+    def keep(self, lines: bytes) -> None:
+        """Until the lane says kill, or goes away. `lines`: what it has said already."""
         waiting = select.poll()
         waiting.register(self._channel, select.POLLIN)
         waiting.register(self._output, select.POLLIN)
-        lines = b""
         while True:
+            *whole, lines = lines.split(b"\n")
+            if not all(map(self._obey, whole)):
+                return
             # SIGCHLD interrupts nothing in Python; a short timeout notices the runner's end.
             ready = dict(waiting.poll(20))
             if self._output in ready and not self._drain():
                 waiting.unregister(self._output)
             self._tell_end()
             if self._channel.fileno() in ready:
-                part = self._channel.recv(4096)
+                try:
+                    part = self._channel.recv(4096)
+                except ConnectionError:
+                    part = b""  # the lane was killed before it read all that we said
                 if not part:
                     self._end()
                     with contextlib.suppress(OSError):
                         Path(self._order["cwd"]).rmdir()  # the lane was killed and left it empty
                     return
-                *whole, lines = (lines + part).split(b"\n")
-                for line in whole:
-                    verb, _, grace = line.partition(b" ")
-                    if verb == b"kill":
-                        self._await_exit(float(grace))
-                        self._end()
-                        return
-                    if verb == b"cpu":
-                        self._say({"cpu_s": self._cpu_s()})
-                    else:
-                        self._say({"held": self._stop() if verb == b"stop" else self._go()})
+                lines += part
+
+    def _obey(self, line: bytes) -> bool:
+        """Do what a line says; False after the last."""
+        verb, _, grace = line.partition(b" ")
+        if verb == b"kill":
+            self._await_exit(float(grace))
+            self._end()
+            return False
+        if verb == b"cpu":
+            self._say({"cpu_s": self._cpu_s()})
+        elif verb == b"slay":
+            self._say({"held": not self._kill_all()})
+        else:
+            do = {b"stop": self._stop, b"go": self._go, b"thaw": self._thaw}[verb]
+            self._say({"held": do()})
+        return True
 
     def _drain(self) -> bool:
         part = os.read(self._output, 1 << 20)
@@ -134,13 +148,7 @@ class Warden:
     def _end(self) -> None:
         """Kill all below, then hand over the exit status as it was before, and the tail."""
         before = self.child.poll()
-        deadline = time.monotonic() + _KILL_PATIENCE_S
-        while (below := descendants()) and time.monotonic() < deadline:
-            for pid in below:
-                kill(pid)
-            self.child.poll()
-            reap_orphans(self.child.pid)
-            time.sleep(0.002)
+        left = self._kill_all()
         os.set_blocking(self._output, False)
         try:
             while self._drain():
@@ -149,7 +157,18 @@ class Warden:
             pass
         for place in self._order["remove"]:
             shutil.rmtree(place, ignore_errors=True)
-        self._say({"killed": True, "status": before, "left": len(below), "tail": self._tail.text()})
+        self._say({"killed": True, "status": before, "left": left, "tail": self._tail.text()})
+
+    def _kill_all(self) -> int:
+        """Kill all below; how many would not die."""
+        deadline = time.monotonic() + _KILL_PATIENCE_S
+        while (below := descendants()) and time.monotonic() < deadline:
+            for pid in below:
+                kill(pid)
+            self.child.poll()
+            reap_orphans(self.child.pid)
+            time.sleep(0.002)
+        return len(below)
 
     def _stop(self) -> bool:
         """Stop all below by SIGSTOP; False where something would not rest.
@@ -178,6 +197,23 @@ class Warden:
             kill(pid, signal.SIGCONT)
         self._stopped = {}
         return slept
+
+    def _thaw(self) -> bool:
+        """Let all go on that were stopped amid work; False where one ran meanwhile.
+
+        Unlike `_go` it forgives the switches of a thread whose system call ended while it was
+        stopped, and whoever died.
+        """
+        held = set(descendants()) <= set(self._stopped)
+        for pid, before in self._stopped.items():
+            for thread, (state, switches) in threads_of(pid).items():
+                was, counted = before.get(thread, (b"", 0))
+                amid = was == b"D" and switches <= counted + _LAST_SWITCHES
+                held = held and state in _AT_REST and (amid or switches == counted)
+        for pid in reversed(self._stopped):
+            kill(pid, signal.SIGCONT)
+        self._stopped = {}
+        return held
 
     def _cpu_s(self) -> float:
         """CPU seconds of the runner and everything below it, the dead included."""
@@ -264,13 +300,14 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the lane decides when the runner ends
     channel = socket.socket(fileno=int(sys.argv[1]))
-    order = b""
-    while not order.endswith(b"\n"):
+    said = b""
+    while b"\n" not in said:
         part = channel.recv(65536)
         if not part:
             return
-        order += part
-    Warden(channel, json.loads(order)).keep()
+        said += part
+    order, _, more = said.partition(b"\n")
+    Warden(channel, json.loads(order)).keep(more)
 
 
 if __name__ == "__main__":

@@ -341,7 +341,9 @@ class EvalResult:
     profile: Profile | None = None
     """Where its time goes; None where it did not pass or could not be profiled."""
     lane_s: float = 0.0
-    """Seconds that the lane (on CUDA: its GPU) was held."""
+    """Seconds of the device charged: those alone on it, and its part of those shared."""
+    gpu_exclusive_s: float = 0.0
+    """Those alone: nothing else ran on the device."""
     simulated: bool = False
 
     def __post_init__(self) -> None:

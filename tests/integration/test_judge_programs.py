@@ -487,7 +487,7 @@ def test_a_lost_judge_is_replaced(lane):
 
     def kill_the_judge(phase: str) -> None:
         if phase == "build" and not killed:
-            killed.append(lane._judge._process.pid)
+            killed.append(lane._crew._judge._process.pid)
             os.kill(killed[0], 9)
 
     request = EvalRequest(
@@ -526,7 +526,13 @@ def test_phases_are_told_in_order(lane):
         min_isolation="L0",
     )
     lane.evaluate(request, heard.append)
-    assert [p for p in heard if p != "reference"] == ["start", "build", "correctness", "timing"]
+    assert [p for p in heard if p != "reference"] == [
+        "start",
+        "build",
+        "correctness",
+        "gate",
+        "timing",
+    ]
 
 
 def commands() -> str:

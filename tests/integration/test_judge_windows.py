@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from pike_hpc.evaluate.buffers import SharedBuffer
+from pike_hpc.evaluate.cell import START_RUNNER
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, views
 from pike_hpc.evaluate.judge_shared import Frame, Shared, places_for
-from pike_hpc.evaluate.lane import START_RUNNER
 from pike_hpc.evaluate.layout import ALIGNMENT, lay_out
 from pike_hpc.evaluate.runner import Op
 
@@ -62,7 +62,8 @@ class PlainHost:
         return place
 
     def spawn(self, role, address):
-        argv = [sys.executable, "-I", "-B", "-u", "-c", START_RUNNER, str(RUNNER), str(address)]
+        argv = [sys.executable, "-I", "-B", "-u", "-c", START_RUNNER]
+        argv += [str(RUNNER), str(address), "cpu"]
         self._runners.append(subprocess.Popen(argv, cwd=self._folder))
         return len(self._runners) - 1
 

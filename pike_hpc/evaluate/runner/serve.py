@@ -239,8 +239,15 @@ class Runner:
             torch.cuda.synchronize(self._device)
 
 
-def main(address: str) -> None:
-    """Serve the judge that listens at `address` until it hangs up."""
+def main(address: str, device: str) -> None:
+    """Serve the judge that listens at `address` until it hangs up.
+
+    What does not depend on the program comes first: a runner may be started ahead of it.
+    """
+    if device == "cuda":
+        place = torch.ones(2, 2, device=device)
+        torch.mm(place, place)  # with it the context and cuBLAS's handle
+        torch.cuda.synchronize()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.connect(address)
         _, files, _, _ = socket.recv_fds(link, 1, FILES + MAX_LIBRARIES)

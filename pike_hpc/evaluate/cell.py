@@ -1,0 +1,89 @@
+"""What every runner of a lane is kept in: engine, folder, limits, environment. No torch."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pike_hpc import sandbox
+from pike_hpc.evaluate.ward import Ward
+from pike_hpc.records import Isolation
+
+RUNNER = Path(__file__).with_name("runner")
+START_RUNNER = """
+import importlib.util, sys
+folder, *arguments = sys.argv[1:]
+spec = importlib.util.spec_from_file_location(
+    "pike_runner", folder + "/__init__.py", submodule_search_locations=[folder]
+)
+sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+package.main(*arguments)
+"""
+"""By path and alone: nothing else of the project can be imported where a candidate runs."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Starts runners, each under a warden."""
+
+    engine: sandbox.Engine
+    folder: Path
+    """The lane's."""
+    device: str
+    """cpu or cuda."""
+    threads: int
+    python: str = sys.executable
+    image: str | None = None
+    memory_mb: int
+    scratch_mb: int
+    processes: int
+    read_only: tuple[Path, ...] = ()
+    """What a runner may read beside Python's own folders: compilers."""
+    extra: Mapping[str, str]
+    """Of the environment."""
+    facts: sandbox.HostFacts = field(default_factory=sandbox.look)
+
+    def start(self, number: int, address: Path) -> Ward:
+        """A runner that connects to `address`, whose folder goes when it has ended."""
+        place = self.folder / f"w{number}"
+        place.mkdir()
+        sandbox.give_scratch(place, self.facts)
+        spec = self._spec(str(address), address.parent, place)
+        argv = sandbox.command(self.engine, spec, self.facts)
+        program = shutil.which(argv[0], path=_PATH) or shutil.which(argv[0]) or argv[0]
+        return Ward(
+            [program, *argv[1:]],
+            env={"PATH": _PATH},
+            cwd=self.folder,
+            remove=[place, address.parent],
+        )
+
+    def measure(self) -> Isolation:
+        """What separates a candidate from everything else here, by attacks."""
+        spec = self._spec("true", self.folder, self.folder)
+        return sandbox.measure(
+            self.engine, self.facts, spec, python=self.python, folder=self.folder
+        )
+
+    def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
+        start = (self.python, "-I", "-B", "-u", "-c", START_RUNNER)
+        spec = sandbox.SandboxSpec(
+            argv=(*start, str(RUNNER), address, self.device),
+            read_only=(*sandbox.python_prefixes(), *self.read_only, RUNNER, sockets),
+            env={},
+            scratch_mb=self.scratch_mb,
+            memory_mb=self.memory_mb,
+            processes=self.processes,
+            gpu=self.device == "cuda",
+            image=self.image,
+            scratch=place,
+        )
+        inside = sandbox.home(self.engine, spec) or place
+        env = sandbox.environment(inside, threads=self.threads, extra=dict(self.extra))
+        return replace(spec, env=env)

@@ -1,0 +1,309 @@
+"""Lanes that share a device, with real judges on this CPU: frozen, thawed, evicted, killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pike_hpc import sandbox
+from pike_hpc.evaluate import Gate, Lane
+from pike_hpc.evaluate.crew import Crew
+from pike_hpc.evaluate.warden import descendants, stat_of
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+TASK_SOURCE = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+
+def get_init_inputs():
+    return [64]
+"""
+OTHER_SOURCE = TASK_SOURCE.replace("relu", "tanh")
+
+WAKES_ITSELF = """
+import ctypes, os, signal, subprocess, threading, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.signal(signal.SIGCONT, lambda *a: None)
+libc = ctypes.CDLL(None)
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int),
+                ("rest", ctypes.c_char * 64)]
+timer = ctypes.c_void_p()
+libc.timer_create(1, ctypes.byref(Event(signo=signal.SIGCONT)), ctypes.byref(timer))
+def work():
+    while True:
+        libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 60_000_000, 0, 60_000_000), None)
+        if os.fork() == 0:
+            os._exit(0)
+        time.sleep(0.02)
+threading.Thread(target=work, daemon=True).start()
+"""
+
+WORKER = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+from test_judge_gate import Other, open_lane, request, processes
+from pike_hpc.evaluate import Gate
+import json
+gate, other = Gate(), Other()
+gate.join(other)
+def freeze(phase):
+    if phase == "correctness":
+        gate.hold(other)
+        print(json.dumps(processes()), flush=True)
+        time.sleep(1000)
+with open_lane(gate, Path(sys.argv[3]), spares=True) as lane:
+    lane.evaluate(request(), freeze)
+"""
+
+
+class Other:
+    """Another lane of the gate, with no process."""
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> bool:
+        return True
+
+    def evict(self) -> None: ...
+
+    def give_way(self) -> None: ...
+
+
+def open_lane(gate: Gate, scratch: Path, **options) -> Lane:
+    engine = sandbox.choose("auto", sandbox.look())
+    limits = {"threads": 1, "memory_mb": 2048, "processes": 64}
+    return Lane("cpu", engine, scratch=scratch, gate=gate, **limits, **options)
+
+
+def request(source: str = TASK_SOURCE, task: str = TASK_SOURCE, **changes) -> EvalRequest:
+    return EvalRequest(
+        task=Task(suite="tests", id="1", name="small", source=task),
+        candidate_source=source,
+        device_kind="cpu",
+        image_digest="tests",
+        **{"timeout_s": 120.0, "min_isolation": "L0", **changes},
+    )
+
+
+def processes() -> dict[int, str]:
+    """State of each process below this one that isn't a warden."""
+    found = {}
+    for pid in descendants():
+        fields = stat_of(pid)
+        if (
+            fields
+            and fields[0] != "Z"
+            and b"warden.py" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ):
+            found[pid] = fields[0]
+    return found
+
+
+@pytest.fixture
+def scratch():
+    """Short: a socket's path has 107 bytes at most."""
+    folder = Path("/tmp") / f"pike-gate-{os.getpid()}"
+    yield folder
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+
+
+@pytest.fixture
+def gate():
+    return Gate[Crew | Other]()
+
+
+@pytest.fixture
+def other(gate):
+    one = Other()
+    gate.join(one)
+    return one
+
+
+def test_two_lanes_judge_side_by_side_and_time_alone(gate, scratch):
+    results: dict[int, EvalResult] = {}
+    start = time.monotonic()
+    with open_lane(gate, scratch) as first, open_lane(gate, scratch) as second:
+
+        def judge(number: int, lane: Lane) -> None:
+            for _ in range(2):
+                results[number] = lane.evaluate(request())
+
+        threads = [threading.Thread(target=judge, args=pair) for pair in enumerate((first, second))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    passed_s = time.monotonic() - start
+    for result in results.values():
+        assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+        assert 0 < result.gpu_exclusive_s < result.lane_s
+    assert sum(result.lane_s for result in results.values()) < passed_s
+    assert not processes()
+
+
+def test_the_frozen_stand_still_and_lose_no_time(gate, other, scratch):
+    seen: list[dict[int, str]] = []
+
+    def freeze(phase: str) -> None:
+        if phase == "build":
+            gate.hold(other)
+            seen.append(processes())
+            time.sleep(31.0)
+            seen.append(processes())
+            assert gate.give_back(other)
+
+    with open_lane(gate, scratch) as lane:
+        result = lane.evaluate(request(timeout_s=30.0), freeze)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert len(seen[0]) >= 3
+    assert seen[0] == seen[1]
+    assert set(seen[0].values()) == {"T"}
+
+
+def test_who_runs_while_frozen_is_rejected_and_killed(gate, other, scratch):
+    held: list[bool] = []
+
+    def freeze(phase: str) -> None:
+        if phase == "correctness" and not held:
+            gate.hold(other)
+            time.sleep(0.5)
+            held.append(gate.give_back(other))
+
+    with open_lane(gate, scratch) as lane:
+        lane.evaluate(request())
+        result = lane.evaluate(request(WAKES_ITSELF + TASK_SOURCE), freeze)
+        again = lane.evaluate(request())
+    assert result.status is EvalStatus.REJECTED, (result.message, result.log_tail)
+    assert "frozen" in result.message
+    assert held == [False]
+    assert again.status is EvalStatus.PASSED, again.message
+
+
+def test_an_evicted_candidate_is_judged_again_alone(gate, other, scratch):
+    heard: list[str] = []
+
+    def evict(phase: str) -> None:
+        heard.append(phase)
+        if phase == "correctness" and heard.count("correctness") == 1:
+            gate.hold(other)
+            gate.evict(other)
+            gate.give_back(other)
+
+    with open_lane(gate, scratch) as lane:
+        result = lane.evaluate(request(), evict)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert heard.count("start") == 2
+
+
+def test_a_task_that_needs_the_whole_device_gets_it_on_one_lane(gate, scratch):
+    greedy = "import torch\nraise torch.OutOfMemoryError('out of memory')\nclass ModelNew: ..."
+    heard: list[str] = []
+    with open_lane(gate, scratch) as home, open_lane(gate, scratch) as second:
+        assert second.evaluate(request(OTHER_SOURCE, OTHER_SOURCE)).status is EvalStatus.PASSED
+        result = home.evaluate(request(greedy), heard.append)
+        assert result.status is EvalStatus.OUT_OF_MEMORY
+        assert heard.count("start") == 2
+        before = processes().keys()
+        assert second.evaluate(request()).status is EvalStatus.PASSED
+        assert before <= processes().keys()
+        # Its own tasks it judges as before, the reference's runner started anew.
+        assert second.evaluate(request(OTHER_SOURCE, OTHER_SOURCE)).status is EvalStatus.PASSED
+
+
+def test_a_judge_that_dies_alone_gives_the_device_back(gate, other, scratch):
+    def kill(phase: str) -> None:
+        if phase == "timing":
+            judges = [p for p in processes() if b"judge import main" in cmdline(p)]
+            os.kill(judges[0], signal.SIGKILL)
+
+    with open_lane(gate, scratch) as lane:
+        result = lane.evaluate(request(), kill)
+        assert result.status is EvalStatus.JUDGE_ERROR
+        assert lane.lost_judge
+        gate.hold(other)
+        gate.give_back(other)
+        assert lane.evaluate(request()).status is EvalStatus.PASSED
+        assert not lane.lost_judge
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_lane_closed_while_frozen_leaves_nothing(gate, other, scratch):
+    lane = open_lane(gate, scratch)
+
+    def close(phase: str) -> None:
+        if phase == "correctness":
+            gate.hold(other)
+            lane.close()
+
+    result = lane.evaluate(request(), close)
+    assert result.status is EvalStatus.JUDGE_ERROR
+    assert not processes()
+
+
+def test_a_worker_killed_while_frozen_leaves_nothing(scratch):
+    root = Path(__file__).resolve().parents[2]
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(root), str(Path(__file__).parent), str(scratch)],
+        stdout=subprocess.PIPE,
+    )
+    assert worker.stdout is not None
+    frozen = json.loads(worker.stdout.readline())
+    worker.kill()
+    worker.wait()
+    worker.stdout.close()
+    assert len(frozen) >= 3
+    assert set(frozen.values()) == {"T"}
+    deadline = time.monotonic() + 60
+    while left := [pid for pid in map(int, frozen) if stat_of(pid)] or list(scratch.iterdir()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def newcomers(lane: Lane) -> set[int]:
+    """Processes that started between the start of an evaluation and its candidate's build."""
+    seen: dict[str, set[int]] = {}
+    fails = "class ModelNew:\n    raise RuntimeError"
+    result = lane.evaluate(request(fails), lambda phase: seen.update({phase: set(processes())}))
+    assert result.status is EvalStatus.BUILD_ERROR, result
+    return seen["build"] - seen["start"]
+
+
+def test_the_next_candidate_finds_its_runner_started(gate, other, scratch):
+    with open_lane(gate, scratch, spares=True) as lane:
+        assert lane.evaluate(request()).status is EvalStatus.PASSED
+        assert not newcomers(lane)
+        assert newcomers(lane), "the one before failed in its build, when none is started yet"
+        assert lane.evaluate(request()).status is EvalStatus.PASSED
+        gate.hold(other)
+        gate.evict(other)
+        gate.give_back(other)
+        assert newcomers(lane), "the spare one was killed"

@@ -1,0 +1,122 @@
+"""Alone on the device: others' kernels are waited for, their candidates killed where they go on."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from pike_hpc.evaluate.judge_drain import ATTEMPTS, PATIENCE_S, Solitude
+
+pytestmark = pytest.mark.torch
+
+SLICE_S = 0.002
+
+
+class SlicedGpu:
+    """A GPU with a neighbour whose kernels end at `busy_until_s`, in slices of 2 ms each."""
+
+    def __init__(self, busy_until_s: float = 0.0) -> None:
+        self.now = 0.0
+        self.busy_until_s = busy_until_s
+        self.hiccup_at_s = float("inf")
+
+    def clock(self) -> float:
+        return self.now
+
+    def probe(self) -> float:
+        took_s = 20e-6
+        turn = int(self.now / SLICE_S) % 2
+        if self.now < self.busy_until_s and turn:
+            took_s += SLICE_S - self.now % SLICE_S
+        if self.now >= self.hiccup_at_s:
+            took_s, self.hiccup_at_s = 3e-3, float("inf")
+        self.now += took_s
+        return took_s * 1e3
+
+
+class Lane:
+    """What the judge asks of its host."""
+
+    def __init__(self, gpu: SlicedGpu, evicting_helps: bool = True, restless: int = 0) -> None:
+        self.said: list[str] = []
+        self._gpu, self._helps, self._restless = gpu, evicting_helps, restless
+
+    def phase(self, name: str) -> None:
+        self.said.append(name)
+
+    def alone(self, runners) -> None:
+        self.said.append(f"alone {list(runners)}")
+
+    def together(self) -> bool:
+        self.said.append("together")
+        self._restless -= 1
+        return self._restless < 0
+
+    def evict(self) -> None:
+        self.said.append("evict")
+        if self._helps:
+            self._gpu.busy_until_s = self._gpu.now
+
+
+def during(gpu: SlicedGpu, lane: Lane, measure=lambda: 7):
+    return Solitude(lane, gpu.probe, gpu.clock).during((1, 2), measure)
+
+
+def test_an_idle_gpu_is_had_within_a_few_hundredths_of_a_second():
+    gpu = SlicedGpu()
+    lane = Lane(gpu)
+    assert during(gpu, lane) == (7, True)
+    assert lane.said == ["gate", "alone [1, 2]", "timing", "together"]
+    assert gpu.now < 0.05
+
+
+def test_kernels_that_end_are_waited_for():
+    gpu = SlicedGpu(busy_until_s=1.0)
+    lane = Lane(gpu)
+    at: list[float] = []
+    assert during(gpu, lane, lambda: at.append(gpu.now)) == (None, True)
+    assert at[0] > 1.0
+    assert "evict" not in lane.said
+
+
+def test_kernels_that_go_on_cost_their_candidate_its_life():
+    gpu = SlicedGpu(busy_until_s=1e9)
+    lane = Lane(gpu)
+    assert during(gpu, lane) == (7, True)
+    assert lane.said.count("evict") == 1
+    assert PATIENCE_S < gpu.now < PATIENCE_S + 0.1
+
+
+def test_a_gpu_that_never_rests_is_said():
+    gpu = SlicedGpu(busy_until_s=1e9)
+    assert during(gpu, Lane(gpu, evicting_helps=False)) == (7, False)
+
+
+def test_an_interrupt_of_the_host_is_no_neighbour():
+    gpu = SlicedGpu()
+    gpu.hiccup_at_s = 0.01
+    lane = Lane(gpu)
+    assert during(gpu, lane) == (7, True)
+    assert gpu.now < 0.05
+
+
+@pytest.mark.parametrize(("restless", "measured"), [(1, 2), (ATTEMPTS, ATTEMPTS)])
+def test_what_was_measured_while_others_ran_is_measured_again(restless, measured):
+    gpu = SlicedGpu()
+    seen: list[int] = []
+    lane = Lane(gpu, restless=restless)
+    _, quiet = during(gpu, lane, lambda: seen.append(1))
+    assert len(seen) == measured
+    assert quiet == (restless < ATTEMPTS)
+
+
+def test_the_gpu_is_given_back_when_measuring_fails():
+    gpu = SlicedGpu()
+    lane = Lane(gpu)
+    with pytest.raises(ZeroDivisionError):
+        during(gpu, lane, lambda: 1 / 0)
+    assert lane.said[-1] == "together"
+
+
+def test_a_cpu_needs_no_probe():
+    lane = Lane(SlicedGpu())
+    assert Solitude(lane, None).during((1,), lambda: 7) == (7, True)
