@@ -19,7 +19,7 @@ from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import env
-from pike_hpc.evaluate.device import detect
+from pike_hpc.evaluate.device import detect, lanes_per_gpu, smallest_memory_mb
 from pike_hpc.launch import expected_lanes
 from pike_hpc.records import UsageError
 from pike_hpc.worker import (
@@ -118,7 +118,9 @@ def _lanes(run: Run) -> int:
         gpus = detect(run.device_kind, visible=visible).gpus
     except UsageError:  # the agent's machine has none: it only searches
         gpus = ()
-    return expected_lanes(run.resolved, len(gpus))
+    cores = len(os.sched_getaffinity(0)) // max(len(gpus), 1)
+    each = lanes_per_gpu(cores, smallest_memory_mb(gpus)) if gpus else 1
+    return expected_lanes(run.resolved, len(gpus), each)
 
 
 def _leave_terminal(log: Path) -> None:

@@ -1,7 +1,7 @@
 """Open the lanes that judge here: engine chosen by trial, scratch folder, torch present.
 
-One lane a GPU, under that GPU's lock; on a CPU one lane. Several lanes of one process divide the
-CPU cores and the memory among themselves.
+A worker opens several lanes on each GPU, under its lock and with one gate; on a CPU one lane.
+GPUs divide the CPU cores among themselves, lanes the memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,16 @@ from pathlib import Path
 
 from pike_hpc import sandbox
 from pike_hpc.config import env
-from pike_hpc.evaluate import Lane
+from pike_hpc.evaluate import Gate, JudgeLost, Lane
 from pike_hpc.evaluate.builder import Builder
-from pike_hpc.evaluate.device import Device, compute_capability, torch_version
+from pike_hpc.evaluate.crew import Crew
+from pike_hpc.evaluate.device import (
+    Device,
+    compute_capability,
+    lanes_per_gpu,
+    smallest_memory_mb,
+    torch_version,
+)
 from pike_hpc.evaluate.gpu_lock import take_free
 from pike_hpc.machine import divide_cpus, physical_cores, pid_namespace, runs, start_ticks
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
@@ -31,6 +38,9 @@ _log = logging.getLogger(__name__)
 _WAIT_S = 15.0
 """How long a worker waits for a GPU: another may be handing back its work, and whoever follows
 the run takes a worker that doesn't beat for dead after 20 s."""
+
+SPARE_CORES = 4
+"""With fewer, a runner that starts ahead of its candidate takes more than it gives."""
 
 _OWNER = re.compile(r"pike-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-")
 """PID namespace, process and its start time in the name of a scratch folder, in hexadecimal: a
@@ -76,7 +86,7 @@ def open_lane(
 def open_judges(
     device: Device, engine: str, tmp: Path | None = None, image: str | None = None
 ) -> Iterator[tuple[LaneJudge, ...]]:
-    """A judge on each GPU of `device` that no other process judges on; on a CPU one.
+    """Judges on each GPU of `device` that no other process judges on; on a CPU one.
 
     Arguments as of `open_lane`. Waits a little for the first GPU: a worker before us may be
     handing its work back.
@@ -95,16 +105,22 @@ def open_judges(
         shares = divide_cpus(cpus, len(gpus), physical_cores(cpus))
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
         builder = stack.enter_context(_builder(chosen, scratch, gpus[0], image))
+        uuids = [gpu for gpu in gpus if gpu is not None]
+        each = lanes_per_gpu(min(map(len, shares)), smallest_memory_mb(uuids)) if uuids else 1
+        gates: list[Gate[Crew]] = [Gate() for _ in gpus]
         judges = []
-        for gpu, share in zip(gpus, shares, strict=True):
+        # GPU by GPU within each round: the first requests go to as many GPUs as there are.
+        for gpu, share, gate in list(zip(gpus, shares, gates, strict=True)) * each:
             lane = Lane(
                 device.torch_device,
                 chosen,
                 scratch=scratch,
-                threads=len(share),
+                threads=max(1, len(share) // each),
                 gpu=gpu,
+                gate=gate,
+                spares=len(share) >= SPARE_CORES,
                 image=image,
-                memory_mb=half_mb // len(gpus),
+                memory_mb=half_mb // (len(gpus) * each),
                 builder=builder,
             )
             stack.enter_context(lane)
@@ -151,10 +167,16 @@ class LaneJudge:
         """The verdict. Everything that the lane starts keeps to its CPUs, and so does this thread.
 
         Linux binds threads one by one, and a new process to where the thread is that starts it.
+
+        Raises:
+            JudgeLost: the lane's judge died; the next one may too, so this lane should rest.
         """
         if self._cpus is not None:
             os.sched_setaffinity(0, self._cpus)
-        return self._lane.evaluate(request, on_phase)
+        result = self._lane.evaluate(request, on_phase)
+        if self._lane.lost_judge:
+            raise JudgeLost(result.message)
+        return result
 
     def build_ahead(self, request: EvalRequest) -> None:
         """Have what a candidate compiles compiled before its turn. From any thread."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pike_hpc.config import Resolved
+from pike_hpc.evaluate.device import lanes_per_gpu
 from pike_hpc.launch.jobs import Job
 
 _GRES_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:([0-9]+)")
@@ -71,18 +72,22 @@ def plan_jobs(
     return workers, agents
 
 
-def expected_lanes(resolved: Resolved, gpus_here: int) -> int:
+def expected_lanes(resolved: Resolved, gpus_here: int, lanes_here: int) -> int:
     """How many requests the workers of a run can judge at the same time.
 
     Args:
         resolved: the configuration.
         gpus_here: this machine's GPUs of the run's device kind; counts where workers are local.
+        lanes_here: on each of them.
+
+    Of a batch node's GPUs the memory isn't known here; it is taken to be enough.
     """
     count, job = resolved.workflow.workers.count, resolved.site.worker_job
     if resolved.site.scheduler == "local":
-        return gpus_here or count
+        return gpus_here * lanes_here or count
     asked = _GRES_GPUS.search(job.gres or "")
-    return count * max(int(asked[1]) if asked else job.gpus, 1)
+    gpus = int(asked[1]) if asked else job.gpus
+    return count * (gpus * lanes_per_gpu(job.cpus // gpus) if gpus else 1)
 
 
 def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
 from pike_hpc.records import EvalRequest, EvalResult
 from pike_hpc.worker.judge import Judge, judge_error
+from pike_hpc.worker.pace import Tally
 
 
 class Judged(NamedTuple):
@@ -28,6 +30,7 @@ class JudgeThread:
 
     def __init__(self, judge: Judge, ring: Callable[[], None]) -> None:
         self.phase = ""
+        self.tally = Tally(time.monotonic)
         self._closed = False
         self._judge = judge
         self._ring = ring
@@ -39,7 +42,7 @@ class JudgeThread:
 
     def start(self, request: EvalRequest) -> None:
         """Begin an evaluation."""
-        self.phase = "starting"
+        self._enter("starting")
         self._requests.put(request)
 
     def take(self) -> Judged | None:
@@ -59,7 +62,9 @@ class JudgeThread:
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
-            self._outcomes.put(self._judged(request))
+            outcome = self._judged(request)
+            self.tally.enter("idle")
+            self._outcomes.put(outcome)
             self._ring()
 
     def _judged(self, request: EvalRequest) -> Judged:
@@ -75,3 +80,4 @@ class JudgeThread:
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
+        self.tally.enter(phase)

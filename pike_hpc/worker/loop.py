@@ -99,6 +99,8 @@ class _Worker:
             self._drain()
         finally:
             close_all(self._seats, _CLOSE_S)
+            for number, seat in enumerate(self._seats, 1):
+                _log.info("lane %d: %s", number, seat.spent)
         # With a claim left behind the beat stays: by it a janitor sees at once that we are dead.
         if self._exit_code == 0:
             with suppress(TryAgainLater):

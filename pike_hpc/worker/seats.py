@@ -35,6 +35,7 @@ class Seat:
         self.began_at = 0.0
         self.rests_until = float("-inf")
         self._closed = False
+        self._count = 0
 
     @property
     def warm(self) -> tuple[str, ...]:
@@ -45,6 +46,11 @@ class Seat:
     def phase(self) -> str:
         """How far the evaluation in hand has come."""
         return self._thread.phase if self.claim is not None else ""
+
+    @property
+    def spent(self) -> str:
+        """What its time went into."""
+        return f"{self._count} judged: {self._thread.tally.text()}"
 
     def is_free(self, now: float) -> bool:
         """Whether it may be given work."""
@@ -66,6 +72,7 @@ class Seat:
     def settle(self, judged: Judged, now: float) -> None:
         """The outcome is delivered. After a failure of the judge itself it rests for a while."""
         self.claim = None
+        self._count += 1
         if judged.judge_failed:
             # A broken lane must not eat the queue: leave it to the healthy.
             self.rests_until = now + self._failing.pause_s()

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pike_hpc.cli.lanes import open_lane
-from pike_hpc.evaluate.device import Device, torch_version
-from pike_hpc.records import PikeError
+from pike_hpc.cli.lanes import LaneJudge, open_lane
+from pike_hpc.evaluate import JudgeLost
+from pike_hpc.evaluate.device import Device, lanes_per_gpu, torch_version
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, PikeError, Task
 
 
 @pytest.mark.skipif(torch_version() is None, reason="a lane needs an installed torch")
@@ -29,3 +30,39 @@ def test_the_image_of_the_site_reaches_an_engine_that_runs_one(tmp_path, monkeyp
         measured = said.read_text().removeprefix(tried).splitlines()
         assert measured
         assert all("/images/cpu.sif" in line for line in measured)
+
+
+class ScriptedLane:
+    """A lane whose judge dies, or does not."""
+
+    def __init__(self, dies: bool) -> None:
+        self.lost_judge = dies
+
+    def evaluate(self, request, on_phase):
+        status = EvalStatus.JUDGE_ERROR if self.lost_judge else EvalStatus.TIMEOUT
+        return EvalResult(key=request.key, status=status, message="the judge died: SIGKILL")
+
+
+def test_a_lane_whose_judge_died_fails_so_that_it_rests():
+    task = Task(suite="s", id="1", name="t", source="x = 1")
+    request = EvalRequest(task=task, candidate_source="y", device_kind="cpu", image_digest="i")
+    device = Device(kind="cpu", torch_device="cpu", why="")
+    with pytest.raises(JudgeLost, match="SIGKILL"):
+        LaneJudge(ScriptedLane(dies=True), device).evaluate(request, print)
+    result = LaneJudge(ScriptedLane(dies=False), device).evaluate(request, print)
+    assert result.status is EvalStatus.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_mb", "lanes"),
+    [
+        (16, 143_771, 4),
+        (64, 143_771, 4),
+        (14, 46_068, 2),
+        (8, 46_068, 2),
+        (3, 143_771, 1),
+        (16, 0, 1),
+    ],
+)
+def test_a_gpu_takes_as_many_lanes_as_cores_and_memory_allow(cores, memory_mb, lanes):
+    assert lanes_per_gpu(cores, memory_mb) == lanes

@@ -112,15 +112,16 @@ def test_one_local_worker_drives_all_gpus(resolved, tmp_path):
 
 
 def test_agents_keep_all_lanes_busy(resolved):
-    assert expected_lanes(resolved, 0) == 3
-    assert expected_lanes(resolved, 4) == 4
+    assert expected_lanes(resolved, 0, 1) == 3
+    assert expected_lanes(resolved, 4, 3) == 12
 
     def at_slurm(**job):
         worker_job = dataclasses.replace(resolved.site.worker_job, **job)
         site = dataclasses.replace(resolved.site, scheduler="slurm", worker_job=worker_job)
-        return expected_lanes(dataclasses.replace(resolved, site=site), 9)
+        return expected_lanes(dataclasses.replace(resolved, site=site), 9, 4)
 
     assert at_slurm(gpus=0) == 3
-    assert at_slurm(gpus=4) == 12
-    assert at_slurm(gpus=1, gres="gpu:A40:2") == 6
-    assert at_slurm(gres="gpu:8,lscratch:10") == 24
+    assert at_slurm(gpus=4, cpus=16) == 12
+    assert at_slurm(gpus=4, cpus=64) == 48
+    assert at_slurm(gpus=1, cpus=16, gres="gpu:A40:2") == 12
+    assert at_slurm(cpus=8, gres="gpu:8,lscratch:10") == 24

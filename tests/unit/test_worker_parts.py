@@ -9,7 +9,7 @@ import pytest
 
 from pike_hpc.records import EvalRequest, EvalStatus, Task, Tier, UsageError, to_json
 from pike_hpc.worker import SimulatedJudge, WorkerOptions, simulated_result
-from pike_hpc.worker.pace import Backoff, Durations
+from pike_hpc.worker.pace import Backoff, Durations, Tally
 
 TASK = Task(suite="s", id="1", name="one", source="x")
 
@@ -78,3 +78,12 @@ def test_simulated_verdicts_are_a_plausible_mix_and_all_marked():
 def test_a_simulated_verdict_keeps_to_the_tiers_asked_for():
     results = [simulated_result(request(i, (Tier.TF32,)), 0) for i in range(50)]
     assert {r.tier for r in results if r.tier} == {Tier.TF32}
+
+
+def test_a_lane_says_what_its_time_went_into():
+    now = [0.0]
+    tally = Tally(lambda: now[0])
+    for doing, lasts_s in (("build", 2.0), ("timing", 5.0), ("build", 1.0), ("idle", 1.0)):
+        tally.enter(doing)
+        now[0] += lasts_s
+    assert tally.text() == "timing 5 s, build 3 s, idle 1 s"
