@@ -1,0 +1,135 @@
+"""Two lanes on one GPU: each times as if it were alone, whatever the other one does."""
+
+import math
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pike_hpc import sandbox
+from pike_hpc.evaluate import Gate, Lane
+from pike_hpc.evaluate.crew import Crew
+from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.proposers.rules import probe_toolchain, rewrite
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus
+from pike_hpc.tasks import effective_source, find_task
+
+pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
+
+SAME = 0.1
+"""How far apart the speedups of one program may be, alone and beside another lane."""
+
+ENDLESS = """
+class ModelNew(Honest):
+    def forward(self, x):
+        torch.cuda._sleep(10**13)
+        return super().forward(x)
+"""
+
+
+@pytest.fixture(scope="module")
+def device():
+    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if found.torch_device != "cuda":
+        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
+            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
+        pytest.skip(found.why)
+    return found
+
+
+@pytest.fixture(scope="module")
+def lanes(device):
+    gate: Gate[Crew] = Gate()
+    engine = sandbox.choose("auto", sandbox.look())
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o711)
+        options = {"scratch": Path(folder), "gpu": device.gpus[0], "gate": gate, "spares": True}
+        with (
+            Lane("cuda", engine, **options) as first,
+            Lane("cuda", engine, **options) as second,
+        ):
+            yield first, second
+
+
+def request(device, task_id: str, rule: str, more: str = "", timeout_s: float = 120) -> EvalRequest:
+    task = find_task(f"level3-pike/{task_id}")
+    made = rewrite(
+        effective_source(task), (rule,), toolchain=probe_toolchain(), device_kind=device.kind
+    )
+    source = made.source
+    if more:
+        source = source.replace("class ModelNew", "class Honest") + more
+    return EvalRequest(
+        task=task,
+        candidate_source=source,
+        device_kind=device.kind,
+        image_digest=image_digest(),
+        timeout_s=timeout_s,
+    )
+
+
+def beside(lane: Lane, others: list[EvalRequest], judge) -> tuple[EvalResult, list[EvalResult]]:
+    """What `judge` gives while `lane` judges others, again and again."""
+    over, results = threading.Event(), []
+
+    def work() -> None:
+        while not over.is_set():
+            results.extend(lane.evaluate(one) for one in others)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        found = judge()
+    finally:
+        over.set()
+        thread.join()
+    return found, results
+
+
+def test_a_speedup_is_the_same_with_another_lane_at_work(device, lanes):
+    first, second = lanes
+    asked = request(device, "4", "compile_reduce_overhead")
+    busy = [request(device, "1", "identity"), request(device, "33", "compile")]
+    alone = first.evaluate(asked)
+    assert alone.status is EvalStatus.PASSED, alone
+    shared, results = beside(second, busy, lambda: first.evaluate(asked))
+    assert shared.status is EvalStatus.PASSED, shared
+    assert abs(math.log(shared.timing.speedup / alone.timing.speedup)) < SAME
+    for result in results:
+        assert result.status is EvalStatus.PASSED, result
+        assert 0 < result.gpu_exclusive_s < 20
+
+
+def test_kernels_that_do_not_end_cost_only_their_own_candidate(device, lanes):
+    first, second = lanes
+    asked = request(device, "4", "identity")
+    endless = request(device, "1", "identity", ENDLESS, timeout_s=30)
+    shared, results = beside(second, [endless], lambda: first.evaluate(asked))
+    assert shared.status is EvalStatus.PASSED, shared
+    low, high = shared.timing.ci95
+    assert low / 1.1 <= 1 <= high * 1.1
+    assert {result.status for result in results} == {EvalStatus.TIMEOUT}, results
+
+
+def test_two_lanes_judge_more_than_one(device, lanes):
+    asked = [request(device, task, "identity") for task in ("4", "1", "33", "8")]
+    for lane in lanes:  # warm
+        for one in asked:
+            lane.evaluate(one)
+    start = time.monotonic()
+    for one in asked:
+        lanes[0].evaluate(one)
+    one_lane_s = time.monotonic() - start
+    start = time.monotonic()
+    threads = [
+        threading.Thread(target=lambda lane=lane: [lane.evaluate(one) for one in asked])
+        for lane in lanes
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start < 2 * one_lane_s
