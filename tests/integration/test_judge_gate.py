@@ -190,10 +190,12 @@ def test_who_runs_while_frozen_is_rejected_and_killed(gate, other, scratch):
     held: list[bool] = []
 
     def freeze(phase: str) -> None:
-        if phase == "correctness" and not held:
+        # A SIGSTOP that meets a pending SIGCONT ends the timer: it is armed again until it is seen.
+        while phase == "correctness" and len(held) < 20 and False not in held:
             gate.hold(other)
-            time.sleep(0.5)
+            time.sleep(0.15)
             held.append(gate.give_back(other))
+            time.sleep(0.05)
 
     with open_lane(gate, scratch) as lane:
         lane.evaluate(request())
@@ -201,7 +203,7 @@ def test_who_runs_while_frozen_is_rejected_and_killed(gate, other, scratch):
         again = lane.evaluate(request())
     assert result.status is EvalStatus.REJECTED, (result.message, result.log_tail)
     assert "frozen" in result.message
-    assert held == [False]
+    assert held[-1] is False
     assert again.status is EvalStatus.PASSED, again.message
 
 
