@@ -27,16 +27,18 @@ from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_drain import Solitude, probe_on
 from pike_hpc.evaluate.judge_exam import Exam
+from pike_hpc.evaluate.judge_failures import cannot_share
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
-from pike_hpc.evaluate.judge_memory import best_place
+from pike_hpc.evaluate.judge_memory import Place, best_place
 from pike_hpc.evaluate.judge_physics import Physics
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.runner import Code
+from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import Channel
@@ -80,6 +82,8 @@ class Judge:
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self._place, why = best_place(device)
+        self._shares = False
+        """Whether a runner was ever given its buffers."""
         self._physics, self._guards = Physics.of(device), Guards.of(device)
         self._environment = replace(environment(device), buffers=self._place.value)
         if why:
@@ -94,7 +98,13 @@ class Judge:
         outcome, tail = Outcome(), ""
         self.short = False
         try:
-            tail = self._evaluate(request, built, outcome)
+            try:
+                tail = self._evaluate(request, built, outcome)
+            except (RunnerFailed, DeviceMemoryError) as failed:
+                if not self._moves_to_host(failed):
+                    raise
+                outcome = Outcome()
+                tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
             self._forget(request.task)
             self.short = failed.code is Code.OUT_OF_MEMORY
@@ -224,6 +234,7 @@ class Judge:
         """What a candidate is held against. Raises RunnerFailed, Shortage."""
         exam = bench.exam(by, secrets)
         reference = bench.reference(by, secrets)
+        self._shares = True
         bench.demand_room()
         return exam, reference
 
@@ -244,6 +255,17 @@ class Judge:
         on_cpu = self._device.type == "cpu"
         if on_cpu or torch.cuda.mem_get_info(self._device)[0] >= SPARE_ROOM_BYTES:
             self._spare = RunnerLink(self._host, "spare")
+
+    def _moves_to_host(self, failed: Exception) -> bool:
+        """Whether buffers lie on the host from now on: a runner can't map the GPU's."""
+        if self._place is Place.HOST or self._shares or not cannot_share(failed):
+            return False
+        sys.stderr.write(f"inputs and outputs go through host memory from now on: {failed}\n")
+        self._place = Place.HOST
+        self._environment = replace(self._environment, buffers=self._place.value)
+        while self._benches:
+            self._benches.popitem()[1].close()
+        return True
 
     def _end_spare(self) -> None:
         if self._spare is not None:

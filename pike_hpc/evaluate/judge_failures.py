@@ -12,6 +12,7 @@ import signal
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed
 from pike_hpc.evaluate.runner import Code, Op
+from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.records import EvalStatus
 
 _CODES: dict[Code, tuple[EvalStatus, str]] = {
@@ -106,3 +107,14 @@ def _gone(ending: Ending, doing: str) -> tuple[EvalStatus, str]:
     if number > 0 and number in {s.value for s in signal.Signals}:
         return EvalStatus.RUNTIME_ERROR, f"crashed with {signal.Signals(number).name} {doing}"
     return EvalStatus.RUNTIME_ERROR, f"exited with status {status} {doing}"
+
+
+def cannot_share(error: Exception) -> bool:
+    """Whether a judge that never shared GPU memory with a runner failed for just that.
+
+    A runner that ends before it is asked anything could not map what it was given; a full GPU is
+    another matter.
+    """
+    if isinstance(error, DeviceMemoryError):
+        return error.result != "CUDA_ERROR_OUT_OF_MEMORY"
+    return isinstance(error, RunnerFailed) and error.op is None
