@@ -21,41 +21,24 @@ _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 
 
 class _Flat(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.met = False
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _SOFTMAX:
-            self.met = True
             args = (_flat(args[0], args[1]), *args[1:])
         elif "scaled_dot_product" in func.name():
-            self.met = True
             args = (torch.zeros_like(args[0]), *args[1:])
         return func(*args, **(kwargs or {}))
 
 
-class NoScores(Exception):
-    """Nothing asked for a softmax or an attention."""
-
-
 @contextmanager
 def flat_scores() -> Iterator[None]:
-    """Every softmax gives the same weight to all that is not masked.
-
-    Raises:
-        NoScores: at the end, where there was none: what changed then is rounding.
-    """
+    """Every softmax gives the same weight to all that is not masked."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would never ask for a softmax
-    flat = _Flat()
     try:
-        with flat:
+        with _Flat():  # type: ignore[no-untyped-call]
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    if not flat.met:
-        raise NoScores
 
 
 def _flat(scores: torch.Tensor, dim: int) -> torch.Tensor:
