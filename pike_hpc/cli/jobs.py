@@ -13,13 +13,13 @@ from pathlib import Path
 
 from pike_hpc.agent import AgentOptions, Controller, active_seconds, run_agent
 from pike_hpc.archive import rebuild
-from pike_hpc.cli.lanes import open_judges
+from pike_hpc.cli.lanes import lanes_each, open_judges
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import env
-from pike_hpc.evaluate.device import detect, lanes_per_gpu, smallest_memory_mb
+from pike_hpc.evaluate.device import detect
 from pike_hpc.launch import expected_lanes
 from pike_hpc.records import UsageError
 from pike_hpc.worker import (
@@ -119,8 +119,7 @@ def _lanes(run: Run) -> int:
     except UsageError:  # the agent's machine has none: it only searches
         gpus = ()
     cores = len(os.sched_getaffinity(0)) // max(len(gpus), 1)
-    each = lanes_per_gpu(cores, smallest_memory_mb(gpus)) if gpus else 1
-    return expected_lanes(run.resolved, len(gpus), each)
+    return expected_lanes(run.resolved, len(gpus), lanes_each(cores, gpus))
 
 
 def _leave_terminal(log: Path) -> None:

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def open_judges(
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
         builder = stack.enter_context(_builder(chosen, scratch, gpus[0], image))
         uuids = [gpu for gpu in gpus if gpu is not None]
-        each = lanes_per_gpu(min(map(len, shares)), smallest_memory_mb(uuids)) if uuids else 1
+        each = lanes_each(min(map(len, shares)), uuids)
         gates: list[Gate[Crew]] = [Gate() for _ in gpus]
         judges = []
         # GPU by GPU within each round: the first requests go to as many GPUs as there are.
@@ -128,6 +128,28 @@ def open_judges(
             where = f"GPU {gpu}" if gpu else "CPU"
             _log.info("lane %d: %s, cores %s", len(judges), where, sorted(share))
         yield tuple(judges)
+
+
+def lanes_each(cores: int, gpus: Sequence[str]) -> int:
+    """Lanes that share each GPU: what PIKE_LANES_PER_GPU asks for, as far as there is room.
+
+    One unless it says otherwise: several were not yet measured on a GPU (docs/untested.md).
+
+    Args:
+        cores: CPU cores for each GPU.
+        gpus: UUIDs; none on a CPU, which has one lane.
+
+    Raises:
+        UsageError: it is no whole number from 1 on.
+    """
+    asked = env.environ().get("PIKE_LANES_PER_GPU", "1")
+    if not asked.isdecimal() or int(asked) < 1:
+        raise UsageError(
+            f"PIKE_LANES_PER_GPU is {asked!r}", valid="a whole number from 1 on", fix="unset it"
+        )
+    if int(asked) == 1 or not gpus:
+        return 1
+    return min(int(asked), lanes_per_gpu(cores, smallest_memory_mb(gpus)))
 
 
 def _builder(engine: sandbox.Engine, scratch: Path, gpu: str | None, image: str | None) -> Builder:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pike_hpc.cli.lanes import LaneJudge, open_lane
+from pike_hpc.cli.lanes import LaneJudge, lanes_each, open_lane
 from pike_hpc.evaluate import JudgeLost
 from pike_hpc.evaluate.device import Device, lanes_per_gpu, torch_version
-from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, PikeError, Task
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, PikeError, Task, UsageError
 
 
 @pytest.mark.skipif(torch_version() is None, reason="a lane needs an installed torch")
@@ -66,3 +66,14 @@ def test_a_lane_whose_judge_died_fails_so_that_it_rests():
 )
 def test_a_gpu_takes_as_many_lanes_as_cores_and_memory_allow(cores, memory_mb, lanes):
     assert lanes_per_gpu(cores, memory_mb) == lanes
+
+
+def test_lanes_share_a_gpu_only_where_asked_to(monkeypatch):
+    monkeypatch.delenv("PIKE_LANES_PER_GPU", raising=False)
+    assert lanes_each(16, ["GPU-1"]) == 1
+    monkeypatch.setenv("PIKE_LANES_PER_GPU", "4")
+    assert lanes_each(64, []) == 1, "a CPU has one lane"
+    for wrong in ("0", "two", "-1", ""):
+        monkeypatch.setenv("PIKE_LANES_PER_GPU", wrong)
+        with pytest.raises(UsageError, match="PIKE_LANES_PER_GPU"):
+            lanes_each(16, ["GPU-1"])
