@@ -244,6 +244,8 @@ class Stopwatch:
         """Raises WrongAnswer."""
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
         for _, mine, its in sides:
+            if torch.equal(mine, its):
+                continue  # byte for byte: one look for all calls of a window
             if not all(self._good(a, r) for a, r in zip(mine, its, strict=True)):
                 raise WrongAnswer
 
