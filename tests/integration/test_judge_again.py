@@ -12,7 +12,7 @@ from pike_hpc import sandbox
 from pike_hpc.evaluate import Lane
 from pike_hpc.records import EvalRequest, EvalStatus, Task
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
 SOURCE = """
 import torch

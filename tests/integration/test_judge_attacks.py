@@ -12,6 +12,8 @@ from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task, Variant
 
+pytestmark = pytest.mark.timed
+
 TASK_SOURCE = """
 import torch
 import torch.nn as nn

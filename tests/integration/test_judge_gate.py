@@ -17,7 +17,7 @@ from pike_hpc.evaluate.crew import Crew
 from pike_hpc.evaluate.warden import descendants, stat_of
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
 TASK_SOURCE = """
 import torch

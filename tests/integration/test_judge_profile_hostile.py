@@ -11,7 +11,7 @@ from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import detect
 from pike_hpc.records import EvalRequest, EvalStatus, ProfileSource, Task, to_json
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
 TASK = Task(
     suite="tests",

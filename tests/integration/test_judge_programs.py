@@ -13,7 +13,7 @@ from pike_hpc import sandbox
 from pike_hpc.evaluate import Lane
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task, Tier, Variant, to_json
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
 TASK_SOURCE = """
 import torch

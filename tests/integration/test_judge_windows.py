@@ -19,7 +19,7 @@ from pike_hpc.evaluate.judge_shared import Frame, Shared, places_for
 from pike_hpc.evaluate.layout import ALIGNMENT, lay_out
 from pike_hpc.evaluate.runner import Op
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
 RUNNER = Path(sys.modules["pike_hpc.evaluate.runner"].__file__).parent
 PLACES = 5

@@ -20,7 +20,7 @@ from pike_hpc.records import Task  # noqa: E402
 from pike_hpc.tasks import effective_source, find_task  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch]
 
 FULL = Toolchain(compiler="g++", python_headers=True, cpu_bfloat16=True)
 SMALL = {
