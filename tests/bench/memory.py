@@ -49,6 +49,8 @@ DRAIN_S = 120.0
 GROWTH_MB = 64.0
 """More than this between the first and the last quarter is a leak."""
 GROWTH_FDS = 4
+WARM_EVALUATIONS = 60
+"""With fewer, the second task that a judge keeps warm looks like growth: 14 files."""
 LEFT_GPU_MB = 64.0
 JUDGE = "pike_hpc.evaluate.judge"
 """In the command line of a judge's process."""
@@ -256,9 +258,10 @@ def faults(document):
     left = document["left"]
     wrong = [f"left behind: {kind} {n}" for kind, n in left.items() if kind != "gpu_mb" and n]
     wrong += [f"left on a GPU: {mb} MB" for mb in left["gpu_mb"] if mb > LEFT_GPU_MB]
-    if document["rss_grown_mb"] > GROWTH_MB:
+    warm = document["evaluations"] >= WARM_EVALUATIONS
+    if warm and document["rss_grown_mb"] > GROWTH_MB:
         wrong.append(f"host memory grew by {document['rss_grown_mb']} MB")
-    if document["fds_grown"] > GROWTH_FDS:
+    if warm and document["fds_grown"] > GROWTH_FDS:
         wrong.append(f"open files grew by {document['fds_grown']}")
     for line in wrong:
         sys.stderr.write(f"memory: {line}\n")
