@@ -21,7 +21,7 @@ _IDLE_S = (0.02, 0.5)
 _GRACE_S = 10.0
 """How long past the end verdicts and answers in flight are still waited for."""
 
-_RETIME_SHARE = 0.25
+_RETIME_SHARE = 0.5
 """Most of the wall budget that a search leaves for timing its best again."""
 
 

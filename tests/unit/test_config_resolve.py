@@ -227,5 +227,5 @@ def test_quickstart_needs_no_key_and_little_time() -> None:
     )
     workflow = found.workflow
     assert not workflow.asks_models
-    assert workflow.budget.wall_minutes == 4
+    assert workflow.budget.wall_minutes <= 10
     assert workflow.evaluate.min_isolation == "L1"
