@@ -13,8 +13,10 @@ from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.layout import ALIGNMENT, Slot, buffer_bytes
 from pike_hpc.evaluate.runner import kept_answers
 
-MAX_PLACES, PLACES_BYTES = 32, 4 << 20
-"""Calls that one window may hold, and what their outputs may take together."""
+MAX_PLACES, PLACES_BYTES = 1, 4 << 20
+"""Calls that one window may hold, and what their outputs may take together. One, until an answer
+can prove that it is there: a program that says done too early would be told the keys of all
+inputs, and could answer them in one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +41,8 @@ class Shared:
     construct: str
     """Where constructors make their tensors: the device for large models, else the CPU."""
     sealed: bool
-    """Whether inputs are put there before their key is told, and outputs taken after their sum
-    was: no turn of the GPU then falls into a window."""
+    """Whether inputs are put there before their key is told, so that no turn of the GPU falls
+    between the clock's start and the model."""
     places: int
     """Calls that a window has room for (see `places_for`); 1 unless sealed."""
     resets: bool

@@ -1,9 +1,9 @@
-"""Inputs that can't be read before their key is known, and outputs that can't change any more.
+"""Inputs that can't be read before their key is known, and the sum of what was put out.
 
-Two processes on one GPU take turns, and a turn takes about 150 us: with a copy by the judge inside
-a window its constant would be ten times a short model. So the judge puts inputs there before the
-clock starts, under a pad that the key alone makes, and takes outputs after it stopped, where they
-must have the sum that the runner gave with its answer: nobody has it before every byte is there.
+Two processes on one GPU take turns, and a turn takes about 150 us, in which the host's work hides.
+So the judge puts inputs there before the clock starts, under a pad that the key alone makes. The
+sum catches honest mistakes, such as work that nobody waited for; it proves nothing against a
+program that changes bits to keep it.
 """
 
 from __future__ import annotations
