@@ -20,25 +20,44 @@ _aten = torch.ops.aten
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
 
 
+class NoScores(Exception):
+    """Nothing that was called has scores that are not alike: there is no such wrong version."""
+
+
 class _Flat(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.changed = False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _SOFTMAX:
-            args = (_flat(args[0], args[1]), *args[1:])
+            flat = _flat(args[0], args[1])
+            self.changed = self.changed or not torch.equal(flat, args[0])
+            args = (flat, *args[1:])
         elif "scaled_dot_product" in func.name():
+            self.changed = self.changed or bool(args[0].any())
             args = (torch.zeros_like(args[0]), *args[1:])
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def flat_scores() -> Iterator[None]:
-    """Every softmax gives the same weight to all that is not masked."""
+    """Every softmax gives the same weight to all that is not masked.
+
+    Raises:
+        NoScores: at the end, where none was called or all scores were alike anyway. What the block
+            computed then differs from what it computes elsewhere by rounding alone.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would never ask for a softmax
+    mode = _Flat()
     try:
-        with _Flat():  # type: ignore[no-untyped-call]
+        with mode:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+    if not mode.changed:
+        raise NoScores
 
 
 def _flat(scores: torch.Tensor, dim: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from pike_hpc.evaluate.judge_scores import flat_scores  # noqa: E402
+from pike_hpc.evaluate.judge_scores import NoScores, flat_scores  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -51,4 +51,26 @@ def test_a_module_with_a_fast_path_has_none_meanwhile():
         found, weights = attention(x, x, x)
     assert torch.allclose(weights, torch.full((3, 5, 5), 0.2))
     assert torch.allclose(found[:, 0], found[:, 4], atol=1e-6)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.relu(x @ x.mT),
+        lambda x: F.softmax(torch.zeros_like(x), -1),
+        lambda x: F.scaled_dot_product_attention(torch.zeros_like(x), x, x),
+    ],
+)
+def test_without_scores_there_is_no_such_version(call):
+    """Whatever is left is the rounding of other code paths, which no program must answer for."""
+    x = torch.randn(2, 4, 5, 8)
+    with pytest.raises(NoScores), torch.inference_mode(), flat_scores():
+        call(x)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_an_error_of_the_model_stays_its_own():
+    with pytest.raises(ZeroDivisionError), flat_scores():
+        raise ZeroDivisionError
     assert torch.backends.mha.get_fastpath_enabled()

@@ -1,0 +1,62 @@
+"""Admission of tiny tasks in this process: which wrong versions a task is held to."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
+from pike_hpc.records import Task  # noqa: E402
+from pike_hpc.tasks.load import build  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SOURCE = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        {body}
+
+
+def get_inputs():
+    return [torch.randn(4, 8, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+ATTENDS = "return torch.softmax(q @ k.mT, -1) @ v"
+OTHER_ROUNDING = (
+    "return q * k + v * (1.0 if torch.backends.mha.get_fastpath_enabled() else 1.00001)"
+)
+"""No attention, and what the edit switches off changes the last digits all the same."""
+
+
+def admission_of(body):
+    task = Task(suite="tests", id="1", name="tiny", source=SOURCE.format(body=body))
+    truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
+    try:
+        return admit(truth, task.digest).admission
+    finally:
+        truth.close()
+
+
+def test_a_model_with_attention_is_held_to_its_scores():
+    found = admission_of(ATTENDS)
+    assert found.admitted
+    assert found.mutants["scores_flat"] > 1e-3
+
+
+def test_a_model_without_attention_is_not():
+    found = admission_of(OTHER_ROUNDING)
+    assert found.admitted, found.reason
+    assert "scores_flat" not in found.mutants
+    assert "fp32" in found.limits
