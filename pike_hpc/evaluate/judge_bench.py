@@ -15,7 +15,7 @@ from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.judge_physics import Physics
-from pike_hpc.evaluate.judge_shared import Shared, places_for
+from pike_hpc.evaluate.judge_shared import Shared, answers_in, places_for
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
@@ -84,14 +84,15 @@ class Bench:
     def shared(self, by: WeightsBy) -> Shared:
         """What every runner of the task starts from."""
         truth, _ = self.truth(by)
-        sealed = self._place is Place.DEVICE
+        answers = answers_in(truth.frame, self._place)
         return Shared(
             frame=truth.frame,
             device=self._device,
             place=self._place,
+            answers=answers,
             construct=truth.construct.type,
-            sealed=sealed,
-            places=places_for(truth.frame, sealed=sealed, resets=truth.resets),
+            sealed=self._place is Place.DEVICE,
+            places=places_for(truth.frame, answers=answers, resets=truth.resets),
             resets=truth.resets,
             threads=torch.get_num_threads(),
             spin_cpus=spin_cpus(self._device)[1],

@@ -88,8 +88,6 @@ def explain(
         return status, text.format(while_=doing)
     if failed.kind == "deadline":
         return EvalStatus.TIMEOUT, f"did not finish within {allowed_s:.0f} s, stopped {doing}"
-    if failed.kind == "late":
-        return EvalStatus.WRONG_RESULT, "its answer was not there yet when it said so"
     if failed.kind == "unasked":
         return EvalStatus.RUNTIME_ERROR, f"rang the doorbell without being asked, {doing}"
     return _gone(ending, doing)

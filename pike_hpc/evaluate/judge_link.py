@@ -1,7 +1,7 @@
 """The judge's end of one runner: shared buffers, two pipes and a page, a clock around every call.
 
-Everything that comes from the other side is hostile: the done pipe and the page yield two bounded
-integers, the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds:
+Everything that comes from the other side is hostile: the done pipe and the page yield one bounded
+integer, the output buffer yields bytes that are copied once and then judged. Pipes, not eventfds:
 the flag O_NONBLOCK of an eventfd belongs to both sides, so a candidate could make the judge block.
 The input becomes readable after the clock starts and the output is taken before it stops: work
 done early, late or elsewhere gains nothing (docs/evaluator.md).
@@ -53,7 +53,7 @@ class RunnerFailed(Exception):
         super().__init__(f"runner {runner}: {kind} {op!r} {code!r}")
         self.runner = runner
         self.kind = kind
-        """code, gone, deadline, late or unasked."""
+        """code, gone, deadline or unasked."""
         self.op, self.code = op, code
 
 
@@ -85,8 +85,13 @@ class RunnerLink:
             built: extensions that were compiled for it ahead.
         """
         self._input, self._output = (
-            make(shared.place, name, size, shared.device)
-            for name, size in zip(("inputs", "outputs"), shared.buffer_bytes, strict=True)
+            make(place, name, size, shared.device)
+            for place, name, size in zip(
+                (shared.place, shared.answers),
+                ("inputs", "outputs"),
+                shared.buffer_bytes,
+                strict=True,
+            )
         )
         self._buffers = [self._input, self._output]
         self._inputs = self._input.tensor.view(shared.places, -1)
@@ -95,7 +100,9 @@ class RunnerLink:
         self._poison = Poison(shared.frame.output_slots, self._rows)
         self._cool = cold_cache(shared.device)
         self._resets, self._spins = shared.resets, bool(shared.spin_cpus)
-        self._on_device = shared.place is Place.DEVICE
+        self._device = shared.device
+        self._inputs_on_device = shared.place is Place.DEVICE
+        self._answers_on_device = shared.answers is Place.DEVICE
         self._left_s = START_TIMEOUT_S
         self._await(self._listener.fileno(), None)
         link, _ = self._listener.accept()
@@ -160,7 +167,7 @@ class RunnerLink:
         Args:
             op: CALL, or NULL for the protocol alone, or AGAIN.
             inputs: bytes for the input buffer, best where that lies (see `staged`).
-            answer: room for the bytes of one call's outputs, likewise.
+            answer: room for the bytes of one call's outputs (see `space`).
 
         Raises:
             RunnerFailed: it did not answer.
@@ -170,54 +177,47 @@ class RunnerLink:
     def windows(self, op: Op, inputs: Sequence[torch.Tensor], answers: torch.Tensor) -> float:
         """Calls one after the other under one clock; milliseconds for each.
 
-        Every input becomes readable after the answer to the one before. Sealed, all lie there
-        from the start under keys that are told one by one, and outputs, in places of their own,
-        must have the sums that came with the answers.
+        Every input becomes readable when the answer to the one before has been taken. Sealed, all
+        lie there from the start, under keys that are told one by one.
 
         Args:
             op: CALL, NULL or AGAIN.
             inputs: one for each call, at most `places`.
-            answers: (calls, bytes): room for what is taken.
+            answers: (calls, bytes): room for what is taken (see `spaces`).
 
         Raises:
-            RunnerFailed: it did not answer, or an answer changed after it was given.
+            RunnerFailed: it did not answer.
         """
         if self._resets and op is Op.CALL:
             self.do(Op.RESET)
-        count = len(inputs)
-        self._last_place = count - 1
-        self._poison(count)
+        self._last_place = len(inputs) - 1
+        self._poison(len(inputs))
         self._cool()
+        keys = self._lay_covered(inputs) if self._sealed else [0] * len(inputs)
+        self._settle()
         if self._sealed:
-            return self._sealed_calls(op, inputs, answers)
-        self._settle()
+            self._ask(Op.TOUCH)  # the GPU's turn to the runner happens here, not in the window
         start = time.perf_counter_ns()
-        for place, packed in enumerate(inputs):
-            self._inputs[place][: packed.numel()].copy_(packed)
-            self._settle()
-            self._ask(op, place=place)
-        answers.copy_(self._rows[:count])
-        self._settle()
-        return (time.perf_counter_ns() - start) / 1e6 / count
+        for place, key in enumerate(keys):
+            if not self._sealed:
+                self._lay(place, inputs[place])
+                self._settle()
+            self._ask(op, place=place, number=key)
+            # Within the clock, and before the next key: what is not there yet will be missed.
+            answers[place].copy_(self._rows[place])
+            if self._answers_on_device:
+                torch.cuda.synchronize()
+        return (time.perf_counter_ns() - start) / 1e6 / len(inputs)
 
-    def _sealed_calls(self, op: Op, inputs: Sequence[torch.Tensor], answers: torch.Tensor) -> float:
-        count = len(inputs)
+    def _lay_covered(self, inputs: Sequence[torch.Tensor]) -> list[int]:
         keys = [secrets.randbits(seal.KEY_BITS) for _ in inputs]
-        for row, packed, key in zip(self._inputs, inputs, keys, strict=False):
-            row[: packed.numel()].copy_(packed)
-            seal.cover(row, key)
-        self._settle()
-        self._ask(Op.TOUCH)  # the GPU's turn to the runner happens here, not in the window
-        start = time.perf_counter_ns()
-        sums = [self._ask(op, place=place, number=key) for place, key in enumerate(keys)]
-        # Within the clock, at the price of a turn: a sum can be kept by changing bits that do not
-        # count (padding, the last bits of many numbers), so it does not show that all was there.
-        answers.copy_(self._rows[:count])
-        self._settle()
-        latency_ms = (time.perf_counter_ns() - start) / 1e6 / count
-        if seal.total(answers) != sums:
-            raise RunnerFailed(self.number, "late", op)
-        return latency_ms
+        for place, (packed, key) in enumerate(zip(inputs, keys, strict=True)):
+            self._lay(place, packed)
+            seal.cover(self._inputs[place], key)
+        return keys
+
+    def _lay(self, place: int, packed: torch.Tensor) -> None:
+        self._inputs[place][: packed.numel()].copy_(packed)
 
     def profile(self, limit_s: float) -> bytes:
         """What the runner says of a few calls of its own: a sheet of hostile bytes, copied once.
@@ -236,11 +236,14 @@ class RunnerLink:
         return inputs.to(self._input.tensor.device)
 
     def space(self) -> torch.Tensor:
-        """Room for the bytes of one answer, touched, so that no window pays for page faults."""
-        return torch.full_like(self._rows[0], 1)
+        """Room for the bytes of one answer, where the judge computes."""
+        return torch.full_like(self._rows[0], 1, device=self._device)
 
     def spaces(self, count: int) -> torch.Tensor:
-        """Likewise for `count` answers: (count, bytes)."""
+        """Room for `count` answers where they lie, touched, so that no window pays for page faults.
+
+        Returns: (count, bytes).
+        """
         return torch.full_like(self._rows[:count], 1)
 
     def inputs_changed(self, inputs: torch.Tensor) -> bool:
@@ -259,7 +262,7 @@ class RunnerLink:
         return self._rows.shape[0]
 
     def _settle(self) -> None:
-        if self._on_device:
+        if self._inputs_on_device:
             torch.cuda.synchronize()
 
     def cpu_s(self) -> float:
@@ -289,18 +292,17 @@ class RunnerLink:
                 buffer.close()
         return self._ending
 
-    def _ask(self, op: Op, source: Source = Source.STATE, place: int = 0, number: int = 0) -> int:
-        """Ring and wait for the answer; the sum in it. Raises RunnerFailed."""
+    def _ask(self, op: Op, source: Source = Source.STATE, place: int = 0, number: int = 0) -> None:
+        """Ring and wait for the answer. Raises RunnerFailed."""
         if self._page is not None:
             self._page.ring(op, place, number)
-            code, total = self._spin(self._page, op)
+            code = self._spin(self._page, op)
         else:
             self._ring(BELL.pack(op, source, place, number), op)
-            code, total = self._wait(op)
+            code = self._wait(op)
         if code != Code.OK:
             known = Code(code) if code in set(Code) else Code.RAISED
             raise RunnerFailed(self.number, "code", op, known)
-        return total
 
     def _ring(self, message: bytes, op: Op) -> None:
         try:
@@ -316,17 +318,16 @@ class RunnerLink:
         except BrokenPipeError:
             raise RunnerFailed(self.number, "gone", op) from None
 
-    def _wait(self, op: Op | None) -> tuple[int, int]:
+    def _wait(self, op: Op | None) -> int:
         self._await(self._done, op)
         answer = os.read(self._done, 64)
         if not answer:
             raise RunnerFailed(self.number, "gone", op)
         if len(answer) != DONE.size:
             raise RunnerFailed(self.number, "unasked", op)
-        code, total = DONE.unpack(answer)
-        return code, total
+        return answer[0]
 
-    def _spin(self, page: Page, op: Op) -> tuple[int, int]:
+    def _spin(self, page: Page, op: Op) -> int:
         """What answers a ring in the page. Raises RunnerFailed."""
         start = looked = time.monotonic()
         while True:

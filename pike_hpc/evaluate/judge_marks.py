@@ -24,8 +24,8 @@ from pike_hpc.evaluate.correctness import (
     tier_of,
 )
 from pike_hpc.evaluate.judge_admission import UNMEASURABLE
+from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance
 from pike_hpc.evaluate.judge_exam import Exam
-from pike_hpc.evaluate.judge_timing import PIKE_TOLERANCE, Tolerance
 from pike_hpc.evaluate.judge_truth import Truth, is_float
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 

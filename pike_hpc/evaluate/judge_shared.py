@@ -13,10 +13,12 @@ from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.layout import ALIGNMENT, Slot, buffer_bytes
 from pike_hpc.evaluate.runner import kept_answers
 
-MAX_PLACES, PLACES_BYTES = 1, 4 << 20
-"""Calls that one window may hold, and what their outputs may take together. One, until an answer
-can prove that it is there: a program that says done too early would be told the keys of all
-inputs, and could answer them in one batch."""
+SMALL_BYTES = 256 << 10
+"""Outputs up to this lie on the host: the judge takes them in microseconds, without a turn of the
+GPU between the clock's stop and the answer."""
+
+MAX_PLACES, PLACES_BYTES = 8, 64 << 20
+"""Calls that one window may hold, and what their inputs or outputs may take together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +39,16 @@ class Shared:
     frame: Frame
     device: torch.device
     place: Place
-    """Where inputs and outputs lie."""
+    """Where inputs lie."""
+    answers: Place
+    """Where outputs lie (see `answers_in`)."""
     construct: str
     """Where constructors make their tensors: the device for large models, else the CPU."""
     sealed: bool
     """Whether inputs are put there before their key is told, so that no turn of the GPU falls
     between the clock's start and the model."""
     places: int
-    """Calls that a window has room for (see `places_for`); 1 unless sealed."""
+    """Calls that a window has room for (see `places_for`)."""
     resets: bool
     """Whether a call is preceded by putting back what the last one left in the model."""
     threads: int
@@ -72,7 +76,7 @@ class Shared:
         text = json.dumps(
             {
                 "device": self.device.type,
-                "memory": self.place,
+                "memory": [self.place, self.answers],
                 "construct": self.construct,
                 "resets": self.resets,
                 "keeps": kept_answers(buffer_bytes(self.frame.output_slots)),
@@ -94,13 +98,20 @@ class Shared:
         return text.encode("ascii")
 
 
-def places_for(frame: Frame, *, sealed: bool, resets: bool) -> int:
+def answers_in(frame: Frame, inputs: Place) -> Place:
+    """Where outputs lie, given where inputs do."""
+    small = buffer_bytes(frame.output_slots) <= SMALL_BYTES
+    return Place.HOST if small else inputs
+
+
+def places_for(frame: Frame, *, answers: Place, resets: bool) -> int:
     """Calls that a window may hold.
 
-    One unless their answers are sealed, or a runner could do one call's work in the next one's
-    time; one where something must be done between calls.
+    One where something must be done between calls, and one where taking an answer is a turn of the
+    GPU: each answer is taken before the next input can be read, or a runner could do the work of
+    all calls in one.
     """
-    if not sealed or resets:
+    if answers is Place.DEVICE or resets:
         return 1
     size = max(buffer_bytes(frame.input_slots), buffer_bytes(frame.output_slots))
     return max(1, min(MAX_PLACES, PLACES_BYTES // size))

@@ -16,9 +16,8 @@ from statistics import median
 
 import torch
 
-from pike_hpc.evaluate.correctness import UNEQUAL, LeafScale, compare, part_outside, unequal
+from pike_hpc.evaluate.judge_agreement import Agreement, Tolerance
 from pike_hpc.evaluate.judge_link import RunnerLink
-from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_neighbours import Neighbours
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.nvml_guard import Guard, History, unread
@@ -50,9 +49,6 @@ SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
 before anything is timed, and how often one looks."""
 
-PIKE_TOLERANCE, MAX_OUTSIDE = 1e-2, 0.01
-"""Variant legacy: absolute and relative, and the part of a timed output that may miss it."""
-
 
 class WrongAnswer(Exception):
     """A timed output is wrong."""
@@ -64,18 +60,6 @@ class Busy(Exception):
 
 class NoisyLane(Exception):
     """Too few blocks counted, waiting included; the message says what was wrong with them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance:
-    """How far a timed answer may be from the reference runner's, per output leaf."""
-
-    scales: tuple[LeafScale, ...]
-    limits: tuple[float, ...]
-    local: tuple[float, ...]
-    """For stretches."""
-    pike: bool
-    """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
 
 
 Window = tuple[torch.Tensor, ...]
@@ -119,7 +103,7 @@ class Stopwatch:
         slots: tuple[Slot, ...],
     ) -> None:
         self._reference, self._candidate = Side(reference), Side(candidate)
-        self._fresh, self._tolerance, self._slots = fresh_input, tolerance, slots
+        self._fresh, self._agreement = fresh_input, Agreement(tolerance, slots)
         self._nulls: list[float] = []
         self._guard = Guard(unread, History())
 
@@ -243,32 +227,5 @@ class Stopwatch:
     def _check(self, windows: Sequence[Window]) -> None:
         """Raises WrongAnswer."""
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
-        for _, mine, its in sides:
-            if torch.equal(mine, its):
-                continue  # byte for byte: one look for all calls of a window
-            if not all(self._good(a, r) for a, r in zip(mine, its, strict=True)):
-                raise WrongAnswer
-
-    def _good(self, answer: torch.Tensor, reference: torch.Tensor) -> bool:
-        """Whether the bytes of one call's outputs are what the reference's runner gave."""
-        leaves = zip(
-            views(self._slots, answer),
-            views(self._slots, reference),
-            self._tolerance.scales,
-            self._tolerance.limits,
-            self._tolerance.local,
-            strict=True,
-        )
-        if self._tolerance.pike:
-            return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r, *_ in leaves)
-        return all(agrees(*leaf) for leaf in leaves)
-
-
-def agrees(
-    answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, bound: float, local: float
-) -> bool:
-    """Whether a timed answer is the reference's, within `bound` signals, stretches in `local`."""
-    if not answer.is_floating_point() and not answer.is_complex():
-        return unequal(answer, reference) <= UNEQUAL
-    found = compare(answer, reference, scale.signal, scale.grain)
-    return found.error <= bound and found.local <= local
+        if not all(self._agreement.holds(mine, its) for _, mine, its in sides):
+            raise WrongAnswer

@@ -239,6 +239,14 @@ def _streams(device: Device) -> list[torch.Tensor]:
     return states
 
 
+def _seed_torch(seed: int) -> None:
+    """What `torch.manual_seed` does on CPU and GPUs, without the stack trace that it formats."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        for generator in torch.cuda.default_generators:
+            generator.manual_seed(seed)
+
+
 @contextlib.contextmanager
 def _seeded(seed: int, device: Device = "cpu") -> Iterator[None]:
     """Inside, tensors are made on `device` and every stream is seeded; after, all is put back.
@@ -255,7 +263,7 @@ def _seeded(seed: int, device: Device = "cpu") -> Iterator[None]:
     gradients = torch.is_grad_enabled()
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        _seed_torch(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
         try:

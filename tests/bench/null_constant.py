@@ -20,6 +20,7 @@ import stamp
 import torch
 
 import pike_hpc.evaluate
+from pike_hpc.evaluate.cell import START_RUNNER
 from pike_hpc.evaluate.judge_bench import Bench
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_memory import Place, best_place
@@ -61,23 +62,13 @@ def get_init_inputs():
     return []
 """
 RUNNER = Path(pike_hpc.evaluate.__file__).with_name("runner")
-START = """
-import importlib.util, sys
-folder, address = sys.argv[1:]
-spec = importlib.util.spec_from_file_location(
-    "pike_runner", folder + "/__init__.py", submodule_search_locations=[folder]
-)
-sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
-package.main(address)
-"""
 
 
 class PlainHost:
     """The judge's host with runners as plain children: no lane, no sandbox, no warden."""
 
-    def __init__(self, folder):
-        self._folder, self._places, self._runners = folder, 0, {}
+    def __init__(self, folder, device):
+        self._folder, self._device, self._places, self._runners = folder, device, 0, {}
         self._quiet, self._other = os.pipe()
 
     def fileno(self):
@@ -93,7 +84,8 @@ class PlainHost:
 
     def spawn(self, role, address):
         """Start a runner."""
-        argv = [sys.executable, "-B", "-u", "-c", START, str(RUNNER), str(address)]
+        argv = [sys.executable, "-B", "-u", "-c", START_RUNNER]
+        argv += [str(RUNNER), str(address), self._device.type]
         env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
         number = len(self._runners) + 1
         self._runners[number] = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
@@ -146,7 +138,7 @@ def constants(folder, device, place, sides, rounds):
     text = SOURCE.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
     task = Task(suite="bench", id=str(rows), name="null", source=text)
     secrets = Secrets(os.urandom(32))
-    bench = Bench(task, PlainHost(folder), device, place, secrets)
+    bench = Bench(task, PlainHost(folder, device), device, place, secrets)
     try:
         link = bench.reference(WeightsBy.STATE, secrets)
         size = link.sizes[0]

@@ -195,6 +195,8 @@ def test_killed_and_started_again_it_ends_the_same(place, victim):
 
 
 def test_ctrl_c_pauses_in_order_and_the_same_command_continues(place):
+    # Under nohup, or in the background, it would be inherited as ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder, _ = place
     run = folder / "interrupted"
     arguments = ("submit", "--workflow", "workflow.yaml", "--run", run)

@@ -2,9 +2,8 @@
 
 For calls whose latency a pipe's wake-up (30 us to 300 us) would hide: both sides spin on their
 word, which takes about one microsecond. Words are 8 bytes, written at once, on cache lines of
-their own. Where two belong together each carries the ring's number, so that no order of arrival
-is relied on. The judge believes nothing of the other side's words but that they equal what it
-waits for.
+their own. The key carries the number of its ring, so that no order of arrival is relied on. The
+judge believes nothing of the other side's word but that it equals what it waits for.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import mmap
 
 PAGE_BYTES = 4096
 
-_BELL, _KEY, _DONE, _SUM = 0, 16, 32, 48
+_BELL, _KEY, _DONE = 0, 16, 32
 """Index of each word: 128 bytes apart, which is two cache lines."""
 
 _RUNG_BITS, _TAG_BITS = 40, 16
@@ -34,15 +33,10 @@ class Page:
         self._words[_KEY] = key << _TAG_BITS | self._rung & _TAG
         self._words[_BELL] = self._rung << 24 | place << 8 | op
 
-    def answered(self) -> tuple[int, int] | None:
-        """(code, sum) that answer the last ring; None while they are not both there."""
+    def answered(self) -> int | None:
+        """The code that answers the last ring; None while it is not there."""
         done = self._words[_DONE]
-        if done >> 8 != self._rung:
-            return None
-        word = self._words[_SUM]
-        if word & _TAG != self._rung & _TAG:
-            return None
-        return done & 0xFF, word >> _TAG_BITS
+        return done & 0xFF if done >> 8 == self._rung else None
 
     def asked(self) -> tuple[int, int, int] | None:
         """(op, place, key) of a new ring, which takes it; None while there is none."""
@@ -55,7 +49,6 @@ class Page:
         self._rung = bell >> 24
         return bell & 0xFF, bell >> 8 & 0xFFFF, key >> _TAG_BITS
 
-    def answer(self, code: int, total: int) -> None:
+    def answer(self, code: int) -> None:
         """Answer the ring that was taken."""
-        self._words[_SUM] = total << _TAG_BITS | self._rung & _TAG
         self._words[_DONE] = self._rung << 8 | code

@@ -13,8 +13,8 @@ BELL = struct.Struct("<BBHQ")
 """What the judge rings: an Op, where weights come from, a place of inputs and outputs, and a
 number: the constructor's seed or the key of a call's input."""
 
-DONE = struct.Struct("<BQ")
-"""What is answered: a Code, and the sum of the outputs where they are sealed."""
+DONE = struct.Struct("<B")
+"""What is answered: a Code."""
 
 FILES = 9
 """bell, done, page, setup, inputs, outputs, weights, other weights, profile: in this order."""

@@ -1,9 +1,7 @@
-"""Inputs that can't be read before their key is known, and the sum of what was put out.
+"""Inputs that can't be read before their key is known.
 
 Two processes on one GPU take turns, and a turn takes about 150 us, in which the host's work hides.
-So the judge puts inputs there before the clock starts, under a pad that the key alone makes. The
-sum catches honest mistakes, such as work that nobody waited for; it proves nothing against a
-program that changes bits to keep it.
+So the judge puts inputs there before the clock starts, under a pad that the key alone makes.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import torch
 
 KEY_BITS = 47
-SUM_BITS = 48
 
 _LOW = -(1 << 63)
 
@@ -27,9 +24,3 @@ def cover(raw: torch.Tensor, key: int) -> None:
     words = raw.view(torch.int64)
     generator = torch.Generator(raw.device).manual_seed(key)
     words.bitwise_xor_(torch.empty_like(words).random_(_LOW, None, generator=generator))
-
-
-def total(rows: torch.Tensor) -> list[int]:
-    """What the bytes of each row add up to: (rows, bytes) uint8, a multiple of 8 bytes."""
-    sums = rows.view(torch.int64).sum(dim=1).tolist()
-    return [value & (1 << SUM_BITS) - 1 for value in sums]

@@ -6,8 +6,8 @@ the judge only buffers, two pipes: a bell (what to do) and a done pipe (one byte
 page that stands in for both where microseconds count. It knows no clock, no input's seed, no
 expected output.
 After the candidate is imported this process belongs to the candidate: nothing here is a defence,
-and the judge treats the byte and the buffers as hostile. On CUDA a call copies the shared input to
-the device and the outputs back, inside the time that is measured.
+and the judge treats the byte and the buffers as hostile. What lies on the host is copied to and
+from the device inside the time that is measured.
 """
 
 from __future__ import annotations
@@ -60,21 +60,16 @@ class Runner:
         self._setup = setup
         self._device = torch.device(setup["device"])
         inputs, outputs = setup["input_slots"], setup["output_slots"]
-        if setup["memory"] == "device":
-            self._mapped = [
-                device_memory.import_(fd, size, 0, writable=True)
-                for fd, size in zip(files[:2], setup["buffer_bytes"], strict=True)
-            ]
-            shared = [
-                mapped.tensor(torch.uint8, (size,), 0)
-                for mapped, size in zip(self._mapped, setup["buffer_bytes"], strict=True)
-            ]
-        else:
-            shared = [host_bytes(fd) for fd in files[:2]]
+        self._mapped: list[device_memory.DeviceBuffer] = []
+        shared = [
+            self._map(fd, size, memory)
+            for fd, size, memory in zip(
+                files[:2], setup["buffer_bytes"], setup["memory"], strict=True
+            )
+        ]
         self._rows = shared[0].view(setup["places"], -1)
         self._inputs = [views(inputs, row) for row in self._rows]
-        self._answers = shared[1].view(setup["places"], -1)
-        self._outputs = [views(outputs, row) for row in self._answers]
+        self._outputs = [views(outputs, row) for row in shared[1].view(setup["places"], -1)]
         slots = setup["weight_slots"]
         self._weights = {
             source: views(slots, host_bytes(fd, private=True))
@@ -90,8 +85,14 @@ class Runner:
         self._last: list[list[Any]] = []
         self._keeps: int = setup["keeps"]
 
-    def serve(self, op: Op, source: Source, place: int, number: int) -> int:
-        """Do `op`; the sum of what it put out. Raises Refused, or whatever the program raises."""
+    def _map(self, fd: int, size: int, memory: str) -> torch.Tensor:
+        if memory == "host":
+            return host_bytes(fd)
+        self._mapped.append(device_memory.import_(fd, size, 0, writable=True))
+        return self._mapped[-1].tensor(torch.uint8, (size,), 0)
+
+    def serve(self, op: Op, source: Source, place: int, number: int) -> None:
+        """Do `op`. Raises Refused, or whatever the program raises."""
         if op is Op.IMPORT:
             self._import()
         elif op is Op.LOAD:
@@ -102,18 +103,17 @@ class Runner:
         elif op is Op.RESET:
             self._restore()
         elif op is Op.CALL:
-            return self._call(place, number)
+            self._call(place, number)
         elif op is Op.NULL:
             self._copy_in(place, number)
-            return self._copy_out(self._last[-1], place)
+            self._copy_out(self._last[-1], place)
         elif op is Op.AGAIN:
-            return self._copy_out(self._last[0], place)
+            self._copy_out(self._last[0], place)
         elif op is Op.TOUCH:
             torch.zeros(1, device=self._device).add_(1)
             self._settle()
         elif op is Op.PROFILE:
             profile.record(self._forward, self._restore, self._device, self._sheet)
-        return 0
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
@@ -202,7 +202,7 @@ class Runner:
             with phase(Code.PREPARE_RAISED), torch.inference_mode():
                 prepare({name: w.to(self._device, copy=True) for name, w in state.items()})
 
-    def _call(self, place: int, key: int) -> int:
+    def _call(self, place: int, key: int) -> None:
         self._copy_in(place, key)
         leaves: list[Any] = []
         self._place = place
@@ -210,7 +210,7 @@ class Runner:
         self._last = [*self._last[1 - self._keeps :], leaves]
         if self._setup["sealed"]:
             self._settle()  # what follows would hide in the model's time, and is taken off it
-        return self._copy_out(leaves, place)
+        self._copy_out(leaves, place)
 
     def _forward(self) -> Any:
         with torch.inference_mode():
@@ -225,14 +225,11 @@ class Runner:
             for there, here in zip(self._inputs[place], self._here[place], strict=True):
                 here.copy_(there)
 
-    def _copy_out(self, leaves: Sequence[Any], place: int) -> int:
+    def _copy_out(self, leaves: Sequence[Any], place: int) -> None:
         with torch.inference_mode():
             for slot, leaf in zip(self._outputs[place], leaves, strict=True):
                 slot.copy_(as_tensor(leaf, slot))
-        if self._setup["sealed"]:
-            return seal.total(self._answers[place : place + 1])[0]
         self._settle()
-        return 0
 
     def _settle(self) -> None:
         if self._device.type == "cuda":
@@ -259,10 +256,10 @@ def main(address: str, device: str) -> None:
     if setup["libraries"]:
         install(Libraries(setup["libraries"], list(files[FILES:])).answer)
     runner = Runner(setup, buffers)
-    os.write(done, DONE.pack(Code.OK, 0))
+    os.write(done, DONE.pack(Code.OK))
     while message := os.read(bell, BELL.size):
         op, source, place, number = BELL.unpack(message)
-        os.write(done, DONE.pack(*perform(runner, op, source, place, number)))
+        os.write(done, DONE.pack(perform(runner, op, source, place, number)))
         if op == Op.WATCH:
             watch(runner, page, setup["spin_cpus"])
 
@@ -277,17 +274,18 @@ def watch(runner: Runner, page: Page, cpus: Sequence[int]) -> None:
         if asked is None:
             continue
         op, place, key = asked
-        page.answer(*perform(runner, op, Source.STATE, place, key))
+        page.answer(perform(runner, op, Source.STATE, place, key))
         if op == Op.REST:
             os.sched_setaffinity(0, before)
             return
 
 
-def perform(runner: Runner, op: int, source: int, place: int, number: int) -> tuple[Code, int]:
-    """Do what was asked: how it went, and the sum of what was put out."""
+def perform(runner: Runner, op: int, source: int, place: int, number: int) -> Code:
+    """Do what was asked; how it went."""
     try:
-        return Code.OK, runner.serve(Op(op), Source(source), place, number)
+        runner.serve(Op(op), Source(source), place, number)
+        return Code.OK
     except BaseException as error:
         if not isinstance(error, Refused):
             traceback.print_exc()
-        return code_of(error), 0
+        return code_of(error)
