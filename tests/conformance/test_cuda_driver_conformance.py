@@ -5,6 +5,7 @@ import os
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 
 import pytest
+from builders.cuda import torch_sees_it
 
 torch = pytest.importorskip("torch")
 
@@ -110,10 +111,7 @@ def bench(request):
         machine = SimulatedDriver()
         driver = machine.driver()
     else:
-        if not torch.cuda.is_available():
-            if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-                pytest.fail("PIKE_REQUIRE names cuda, and torch sees no GPU")
-            pytest.skip("torch sees no GPU")
+        torch_sees_it()
         driver = Driver.open()
     made = Bench(driver)
     yield made

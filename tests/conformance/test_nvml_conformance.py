@@ -1,11 +1,11 @@
 """What NVML promises, of the real one and of the simulated one."""
 
 import ctypes
-import os
 import subprocess
 from ctypes import byref, c_uint, c_void_p
 
 import pytest
+from builders.required import lacking
 
 from pike_hpc.evaluate.nvml import (
     CALLS,
@@ -31,9 +31,7 @@ def real():
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {error}")
-        pytest.skip(f"no NVML here: {error}")
+        lacking("cuda", f"no NVML here: {error}")
     return library, listed.stdout.split()[0]
 
 

@@ -3,10 +3,11 @@
 import os
 
 import pytest
+from builders.required import lacking
 
 from pike_hpc import sandbox
 from pike_hpc.cli.lanes import open_lane
-from pike_hpc.evaluate.device import compute_capability, detect, image_digest
+from pike_hpc.evaluate.device import compute_capability, image_digest
 from pike_hpc.records import EvalRequest, EvalStatus, Task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -81,16 +82,10 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def device():
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    why_not = found.why if found.torch_device != "cuda" else ""
-    if not why_not and sandbox.toolchain(os.environ).cuda_home is None:
-        why_not = "no nvcc here"
-    if why_not:
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {why_not}")
-        pytest.skip(why_not)
-    return found
+def device(device):
+    if sandbox.toolchain(os.environ).cuda_home is None:
+        lacking("cuda", "no nvcc here")
+    return device
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ What a failure means is in the assertion's message; a peer that dies says why in
 """
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import socket
@@ -14,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from builders.cuda import torch_sees_it
+from peers import device_memory_peer as peers
 
 torch = pytest.importorskip("torch")
 
@@ -23,12 +24,6 @@ from pike_hpc.evaluate.layout import ITEM_BYTES, buffer_bytes, lay_out  # noqa: 
 from pike_hpc.evaluate.runner import device_memory  # noqa: E402
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError, Driver  # noqa: E402
 from pike_hpc.evaluate.runner.simulated_driver import SimulatedDriver  # noqa: E402
-
-_spec = importlib.util.spec_from_file_location(
-    "device_memory_peer", Path(__file__).resolve().parents[1] / "peers/device_memory_peer.py"
-)
-peers = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(peers)
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -75,25 +70,17 @@ class Machine:
             time.sleep(0.05)
 
 
-def cuda_or_skip():
-    if torch.cuda.is_available():
-        return
-    if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-        pytest.fail("PIKE_REQUIRE names cuda, and torch sees no GPU")
-    pytest.skip("torch sees no GPU")
-
-
 @pytest.fixture(scope="module", params=["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def machine(request):
     if request.param == "cuda":
-        cuda_or_skip()
+        torch_sees_it()
         torch.zeros(1, device="cuda")
     return Machine(request.param)
 
 
 @pytest.fixture(scope="module")
 def cuda():
-    cuda_or_skip()
+    torch_sees_it()
     torch.zeros(1, device="cuda")
     return Machine("cuda")
 

@@ -1,6 +1,5 @@
 """On a real GPU: NVML is read, honest programs are above their floor, neighbours are seen."""
 
-import os
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.cli.lanes import open_lane  # noqa: E402
-from pike_hpc.evaluate.device import detect, image_digest  # noqa: E402
+from pike_hpc.evaluate.device import image_digest  # noqa: E402
 from pike_hpc.evaluate.judge_guard import Guards  # noqa: E402
 from pike_hpc.evaluate.judge_physics import Physics  # noqa: E402
 from pike_hpc.evaluate.nvml import Gpu  # noqa: E402
@@ -66,16 +65,6 @@ torch.cuda.synchronize()
 print("here", flush=True)
 input()
 """
-
-
-@pytest.fixture(scope="module")
-def device():
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if found.torch_device != "cuda":
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
-        pytest.skip(found.why)
-    return found
 
 
 @pytest.fixture(scope="module")

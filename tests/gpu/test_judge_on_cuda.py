@@ -1,26 +1,14 @@
 """The judge on a real GPU: the same protocol as on the CPU, through host memory."""
 
-import os
-
 import pytest
 
 from pike_hpc.cli.lanes import open_lane
-from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.evaluate.device import image_digest
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
 from pike_hpc.records import EvalRequest, EvalStatus, Tier
 from pike_hpc.tasks import effective_source, find_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def device():
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if found.torch_device != "cuda":
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
-        pytest.skip(found.why)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Two lanes on one GPU: each times as if it were alone, whatever the other one does."""
 
 import math
-import os
 import tempfile
 import threading
 import time
@@ -12,7 +11,7 @@ import pytest
 from pike_hpc import sandbox
 from pike_hpc.evaluate import Gate, Lane
 from pike_hpc.evaluate.crew import Crew
-from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.evaluate.device import image_digest
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus
 from pike_hpc.tasks import effective_source, find_task
@@ -28,16 +27,6 @@ class ModelNew(Honest):
         torch.cuda._sleep(10**13)
         return super().forward(x)
 """
-
-
-@pytest.fixture(scope="module")
-def device():
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if found.torch_device != "cuda":
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
-        pytest.skip(found.why)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,9 @@
 """Profiles on a real GPU: CUPTI inside the sandbox, replayed graphs, and events without CUPTI."""
 
-import os
-
 import pytest
 
 from pike_hpc.cli.lanes import open_lane
-from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.evaluate.device import image_digest
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
 from pike_hpc.records import EvalRequest, EvalStatus, ProfileSource
 from pike_hpc.tasks import effective_source, find_task
@@ -20,16 +18,6 @@ def refuse(*args, **more):
     raise RuntimeError("CUPTI is taken")
 profiler.profile = refuse
 """
-
-
-@pytest.fixture(scope="module")
-def device():
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if found.torch_device != "cuda":
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
-        pytest.skip(found.why)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """CUDA under each engine: what it asks of the kernel is none of what the filter refuses."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pike_hpc.evaluate.device import detect
 from pike_hpc.sandbox import (
     Engine,
     SandboxSpec,
@@ -63,12 +61,7 @@ def given(folder):
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request):
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if found.torch_device != "cuda":
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
-        pytest.skip(found.why)
+def engine(request, device):
     reason = refusal(request.param, FACTS, python_trial(given(Path("/tmp")), Path(sys.executable)))
     if reason:
         pytest.skip(f"{request.param}: {reason}")

@@ -1,14 +1,13 @@
 """The large tasks on a real GPU: built there, judged there, or refused by name."""
 
 import gc
-import os
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from pike_hpc.cli.lanes import open_lane  # noqa: E402
-from pike_hpc.evaluate.device import detect, image_digest  # noqa: E402
+from pike_hpc.evaluate.device import image_digest  # noqa: E402
 from pike_hpc.proposers.rules import probe_toolchain, rewrite  # noqa: E402
 from pike_hpc.records import EvalRequest, EvalStatus  # noqa: E402
 from pike_hpc.tasks import effective_source, find_task  # noqa: E402
@@ -28,16 +27,6 @@ MEMORY_HUNGRY = (
     "level3-pike/31",
 )
 """Tasks that took more than 18 GiB in docs/tasks-nvidia-h200.json, or hold many of weights."""
-
-
-@pytest.fixture(scope="module")
-def device():
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if found.torch_device != "cuda":
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
-        pytest.skip(found.why)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """Tasks made on a GPU: streams are seeded there too, and put back."""
 
-import os
 import textwrap
 
 import pytest
+from builders.cuda import torch_sees_it
 
 torch = pytest.importorskip("torch")
 
@@ -29,10 +29,7 @@ SOURCE = """
 
 @pytest.fixture(scope="module")
 def loaded():
-    if not torch.cuda.is_available():
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail("PIKE_REQUIRE names cuda, and torch sees no GPU")
-        pytest.skip("torch sees no GPU")
+    torch_sees_it()
     source = textwrap.dedent(SOURCE)
     return build(Task(suite="s", id="1", name="One", source=source))
 

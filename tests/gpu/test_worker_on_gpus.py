@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.cli.lanes import open_judges
-from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.evaluate.device import image_digest
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
 from pike_hpc.records import EvalRequest, EvalStatus
@@ -31,16 +31,6 @@ from pathlib import Path
 from pike_hpc.evaluate.gpu_lock import take_free
 take_free(Path(sys.argv[1]), sys.argv[2:], wanted=1)
 """
-
-
-@pytest.fixture(scope="module")
-def device():
-    found = detect("auto", visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if found.torch_device != "cuda":
-        if "cuda" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail(f"PIKE_REQUIRE names cuda: {found.why}")
-        pytest.skip(found.why)
-    return found
 
 
 def requests(device):

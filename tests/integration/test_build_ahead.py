@@ -1,6 +1,5 @@
 """Extensions are compiled before the run, in a sandbox of their own, for their candidate alone."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -11,18 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from builders.build_programs import C_MODULE, TASK, extended, importing
 
 from pike_hpc import sandbox
 from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.builder import Builder
 from pike_hpc.records import EvalRequest, EvalStatus, Task
-
-_spec = importlib.util.spec_from_file_location(
-    "build_programs", Path(__file__).with_name("build_programs.py")
-)
-programs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(programs)
-extended, importing = programs.extended, programs.importing
 
 pytestmark = [
     pytest.mark.torch,
@@ -37,7 +30,7 @@ pytestmark = [
 def asked(source: str, **changes) -> EvalRequest:
     return EvalRequest(
         **{
-            "task": Task(suite="tests", id="1", name="linear", source=programs.TASK),
+            "task": Task(suite="tests", id="1", name="linear", source=TASK),
             "candidate_source": source,
             "device_kind": "cpu",
             "image_digest": "tests",
@@ -93,7 +86,7 @@ def test_the_run_loads_what_was_built_ahead(scratch, open_builder):
 def test_a_compilers_error_needs_no_run(scratch, open_builder):
     engine = sandbox.choose("auto", sandbox.look())
     with Lane("cpu", engine, scratch=scratch, threads=1, builder=open_builder()) as lane:
-        result = lane.evaluate(asked(extended(source=programs.C_MODULE + "\nint f( {")))
+        result = lane.evaluate(asked(extended(source=C_MODULE + "\nint f( {")))
         assert result.status is EvalStatus.BUILD_ERROR
         assert "compiler" in result.message
         assert "error:" in result.log_tail

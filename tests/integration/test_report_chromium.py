@@ -1,11 +1,11 @@
 """The page in a real browser: it loads, shows its text, and the browser has nothing to object."""
 
-import os
 import re
 import shutil
 import subprocess
 
 import pytest
+from builders.required import lacking
 
 from pike_hpc.analysis.history import RunHistory, TaskHistory
 from pike_hpc.analysis.page import page
@@ -43,9 +43,7 @@ FLAGS = (
 def chromium():
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
-        if "chromium" in os.environ.get("PIKE_REQUIRE", "").split(","):
-            pytest.fail("PIKE_REQUIRE names chromium, and it is not installed")
-        pytest.skip("chromium is not installed: apt-get install chromium")
+        lacking("chromium", "chromium is not installed: apt-get install chromium")
     return found
 
 

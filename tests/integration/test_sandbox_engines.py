@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.required import lacking
 
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox import (
@@ -31,7 +32,6 @@ from pike_hpc.sandbox import (
 from pike_hpc.sandbox.choose import refusal
 
 REPO = Path(__file__).parents[2]
-REQUIRED = os.environ.get("PIKE_REQUIRE", "").split(",")
 SPACES = (Engine.UNSHARE, Engine.BUBBLEWRAP)
 FACTS = look()
 
@@ -47,17 +47,11 @@ def spec(code="pass", *arguments, folder=None, **more):
     return SandboxSpec(**{**given, **more})
 
 
-def absent(name, reason):
-    if name in REQUIRED:
-        pytest.fail(f"PIKE_REQUIRE names {name}: {reason}")
-    pytest.skip(f"{name}: {reason}")
-
-
 @pytest.fixture(params=SPACES)
 def engine(request):
     reason = refusal(request.param, FACTS, python_trial(spec(), Path(sys.executable)))
     if reason:
-        absent(request.param.value, reason)
+        lacking(request.param.value, f"{request.param}: {reason}")
     return request.param
 
 
@@ -333,7 +327,7 @@ def test_an_ordinary_user_gets_the_same_levels(name, expected, folder):
     if os.getuid() != 0 or not shutil.which("setpriv") or python is None:
         pytest.skip("another user needs root, setpriv and a Python that everybody may run")
     if name not in ("none",) and refusal(Engine(name), FACTS):
-        absent(name, "does not work here")
+        lacking(name, f"{name} does not work here")
     for place in ("home", "tmp"):
         (folder / place).mkdir()
         os.chown(folder / place, 1000, 1000)
@@ -354,7 +348,7 @@ def test_an_ordinary_user_gets_the_same_levels(name, expected, folder):
         check=False,
     )
     if done.returncode == 1 and "does not work here" in done.stderr and name != "none":
-        absent(name, done.stderr.strip().splitlines()[0])
+        lacking(name, done.stderr.strip().splitlines()[0])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[:2] == [1000, expected]
 
