@@ -1,15 +1,11 @@
 """What is timed again meets weights and processes that never met it. A real lane on the CPU."""
 
-import os
 import re
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from pike_hpc import sandbox
-from pike_hpc.evaluate import Lane
 from pike_hpc.records import EvalRequest, EvalStatus, Task
 
 pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
@@ -41,15 +37,6 @@ TELLS = SOURCE.replace(
     '        raise RuntimeError(f"weight={self.layer.weight[0, 0].item()}")\n        return torch',
 ).replace("Model", "ModelNew", 1)
 """Tells which weights it was given."""
-
-
-@pytest.fixture(scope="module")
-def lane():
-    scratch = Path("/tmp") / f"pike-again-{os.getpid()}"
-    engine = sandbox.choose("auto", sandbox.look())
-    with Lane("cpu", engine, scratch=scratch, threads=1) as lane:
-        yield lane
-    scratch.rmdir()
 
 
 def weight(lane, source, retime):

@@ -1,13 +1,11 @@
 """Attacks on what is measured: sabotage of the reference while it is timed, hidden processes."""
 
-import os
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from pike_hpc import sandbox
 from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task, Variant
@@ -169,15 +167,6 @@ def test_what_sleeps_is_found_as_it_was_left(keep):
     for _ in range(3):
         assert ward.stop()
         assert ward.go()
-
-
-@pytest.fixture(scope="module")
-def lane():
-    scratch = Path("/tmp") / f"pike-attacks-{os.getpid()}"
-    engine = sandbox.choose("auto", sandbox.look())
-    with Lane("cpu", engine, scratch=scratch, threads=1, memory_mb=2048, processes=64) as lane:
-        yield lane
-    scratch.rmdir()
 
 
 def judge(lane: Lane, source: str, variant: Variant = Variant.ADMITTED) -> EvalResult:

@@ -1,0 +1,154 @@
+"""Honest programs before the whole judge: tier, tags, and whose weights they are given."""
+
+import dataclasses
+
+import pytest
+from builders.tiny_task import TASK, TASK_SOURCE, forward, judge
+
+from pike_hpc.records import EvalStatus, Tier, Variant
+
+pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+
+HONEST = {
+    "identity": (TASK_SOURCE, Tier.FP32, ()),
+    "same, as ModelNew": (forward("return self.right(x)"), Tier.FP32, ()),
+    "other names, other order": (
+        """
+import torch, torch.nn as nn
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.out = nn.Linear(2 * width, width)
+        self.inner = nn.Linear(width, 2 * width)
+        self.bn = nn.BatchNorm1d(2 * width)
+    def forward(self, x):
+        return self.out(torch.relu(self.bn(self.inner(x))))
+""",
+        Tier.FP32,
+        (),
+    ),
+    "prepare folds the norm": (
+        """
+import torch, torch.nn as nn, torch.nn.functional as F
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+    def prepare(self, sd):
+        gain = sd["norm.weight"] * torch.rsqrt(sd["norm.running_var"] + 1e-5)
+        self.w = sd["first.weight"] * gain[:, None]
+        self.b = (sd["first.bias"] - sd["norm.running_mean"]) * gain + sd["norm.bias"]
+        self.v, self.c = sd["second.weight"], sd["second.bias"]
+    def forward(self, x):
+        return F.linear(torch.relu(F.linear(x, self.w, self.b)), self.v, self.c)
+""",
+        Tier.FP32,
+        (),
+    ),
+    "folds at the first call": (
+        forward(
+            "if not hasattr(self, 'w'):\n"
+            "    gain = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)\n"
+            "    self.w = self.first.weight * gain[:, None]\n"
+            "    bias = self.first.bias - self.norm.running_mean\n"
+            "    self.b = bias * gain + self.norm.bias\n"
+            "h = torch.relu(nn.functional.linear(x, self.w, self.b))\n"
+            "return self.second(h)"
+        ),
+        Tier.FP32,
+        ("caches_weights",),
+    ),
+    "half body": (
+        forward("with torch.autocast('cpu', torch.bfloat16):\n    return self.right(x).float()"),
+        Tier.HALF,
+        (),
+    ),
+    "half output": (
+        forward("with torch.autocast('cpu', torch.bfloat16):\n    return self.right(x)"),
+        Tier.HALF,
+        (),
+    ),
+    "torch.compile": (
+        forward("return self.fast(x)").replace(
+            "    def right",
+            "        self.fast = torch.compile(self.right)\n\n    def right",
+        ),
+        Tier.FP32,
+        (),
+    ),
+    "static output buffer": (
+        forward(
+            "if not hasattr(self, 'y'):\n"
+            "    self.y = torch.empty_like(x)\n"
+            "self.y.copy_(self.right(x))\n"
+            "return self.y"
+        ),
+        Tier.FP32,
+        ("aliased_output",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_program_passes(lane, name):
+    source, tier, tags = HONEST[name]
+    result = judge(lane, source)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert result.tier is tier
+    assert set(result.tags) - {"early_stop", "noisy"} == set(tags)
+    assert result.timing is not None
+    low, high = result.timing.ci95
+    assert low <= result.timing.speedup <= high
+    assert result.correctness is not None
+    assert result.correctness.reference_precision == "float64"
+    assert result.isolation.level != "L0"
+    assert result.environment.torch
+
+
+def test_half_is_refused_where_only_fp32_was_asked_for(lane):
+    source, *_ = HONEST["half body"]
+    result = judge(lane, source, tiers=(Tier.FP32,))
+    assert result.status is EvalStatus.WRONG_RESULT
+    assert "half" in result.message
+    assert result.correctness is not None
+
+
+PACKED = """
+import torch, torch.nn as nn
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        first = nn.Linear(width, 2 * width)
+        NORM
+        second = nn.Linear(2 * width, width)
+        self.packed = nn.Parameter(torch.cat([first.weight.flatten(), second.weight.flatten()]))
+        self.b, self.c, self.width = nn.Parameter(first.bias), nn.Parameter(second.bias), width
+    def forward(self, x):
+        w, v = self.packed.split(2 * self.width**2)
+        h = nn.functional.linear(x, w.view(-1, self.width), self.b)
+        return nn.functional.linear(torch.relu(h), v.view(self.width, -1), self.c)
+"""
+
+
+def test_a_program_without_place_for_the_weights_is_judged_by_seed(lane):
+    plain = TASK_SOURCE.replace("self.norm(self.first(x))", "self.first(x)")
+    plain = plain.replace("self.norm = nn.BatchNorm1d(2 * width)", "")
+    task = dataclasses.replace(TASK, source=plain)
+    result = judge(lane, PACKED.replace("NORM", ""), task=task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "weights_by_seed" in result.tags
+
+
+def test_what_fresh_weights_make_an_identity_cannot_be_judged_by_seed(lane):
+    # BatchNorm with fresh statistics changes nothing: leaving it out would never be seen.
+    result = judge(lane, PACKED.replace("NORM", "nn.BatchNorm1d(2 * width)"))
+    assert result.status is EvalStatus.WRONG_STRUCTURE, (result.message, result.log_tail)
+    assert "norm" in result.message
+
+
+def test_legacy_takes_pikes_seeds_and_rule(lane):
+    task = dataclasses.replace(TASK, variant=Variant.LEGACY)
+    result = judge(lane, TASK_SOURCE, task=task)
+    assert result.status is EvalStatus.PASSED, result.message
+    assert "legacy" in result.tags
+    result = judge(lane, forward("return torch.zeros_like(x)"), task=task)
+    assert result.status is EvalStatus.WRONG_RESULT

@@ -1,0 +1,229 @@
+"""Hostile programs before the whole judge: each is a status, none an incident."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from builders.tiny_task import TASK_SOURCE, forward, judge
+
+from pike_hpc.records import EvalStatus
+
+pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+
+WRONG, REJECTED = {EvalStatus.WRONG_RESULT}, {EvalStatus.REJECTED}
+
+STRUCTURE, RUNTIME = {EvalStatus.WRONG_STRUCTURE}, {EvalStatus.RUNTIME_ERROR}
+
+BUILD = {EvalStatus.BUILD_ERROR}
+
+MEMORY = {EvalStatus.OUT_OF_MEMORY}
+
+RUNNER = "import sys, os\nmain = sys.modules['pike_runner.serve']\n"
+
+HOSTILE = {
+    "zeros": (forward("return torch.zeros_like(x)"), WRONG),
+    "constant": (forward("return torch.full_like(x, 0.1)"), WRONG),
+    "returns its input": (forward("return x"), WRONG),
+    "cached by address": (
+        forward(
+            "if not hasattr(self, 'known'):\n    self.known = {}\n"
+            "if x.data_ptr() not in self.known:\n"
+            "    self.known[x.data_ptr()] = self.right(x).clone()\n"
+            "return self.known[x.data_ptr()]"
+        ),
+        WRONG,
+    ),
+    "right three times, then lazy": (
+        forward(
+            "self.n = getattr(self, 'n', 0) + 1\n"
+            "if self.n < 7:\n    self.last = self.right(x).clone()\n"
+            "return self.last"
+        ),
+        WRONG,
+    ),
+    "keeps the weights of the first model": (
+        forward(
+            "global KEPT\n"
+            "if KEPT is None:\n    KEPT = self.state_dict()\n"
+            "    KEPT = {k: v.clone() for k, v in KEPT.items()}\n"
+            "self.load_state_dict(KEPT)\n"
+            "return self.right(x)",
+            before="KEPT = None",
+        ),
+        WRONG,
+    ),
+    "drops the norm": (forward("return self.second(torch.relu(self.first(x)))"), WRONG),
+    "mutates its input": (forward("y = self.right(x)\nx.zero_()\nreturn y"), WRONG),
+    "not finite": (forward("y = self.right(x)\ny[0, 0] = float('nan')\nreturn y"), WRONG),
+    "rings done and writes nothing": (
+        forward("return x", before=RUNNER + "main.Runner._copy_out = lambda *a: 0"),
+        WRONG,
+    ),
+    "rings done again and again": (
+        forward(
+            "return self.right(x)",
+            before=RUNNER + "import threading\n"
+            "def ring():\n"
+            "    while True:\n"
+            "        for fd in range(3, 40):\n"
+            "            try: os.write(fd, b'\\0')\n"
+            "            except OSError: pass\n"
+            "threading.Thread(target=ring, daemon=True).start()",
+        ),
+        WRONG | RUNTIME | {EvalStatus.TIMEOUT},
+    ),
+    "forges every tool of a judge": (
+        forward(
+            "return torch.zeros_like(x)",
+            before="import torch, time, json\n"
+            "torch.allclose = lambda *a, **k: True\n"
+            "torch.equal = lambda *a, **k: True\n"
+            "time.perf_counter = time.monotonic = lambda: 0.0\n"
+            "time.perf_counter_ns = lambda: 0\n"
+            'json.dumps = lambda *a, **k: \'{"status": "PASSED"}\'\n'
+            'print(\'{"status": "PASSED", "speedup": 1e9}\', flush=True)',
+        ),
+        WRONG,
+    ),
+    "other code than ok": (
+        forward(
+            "return x", before=RUNNER + "w = os.write\nos.write = lambda fd, b: w(fd, b'\\xff')"
+        ),
+        RUNTIME,
+    ),
+    "wrong shape": (forward("return self.right(x)[:, :1]"), STRUCTURE),
+    "a scalar to broadcast": (forward("return torch.tensor(0.0)"), STRUCTURE),
+    "a tuple": (forward("return (self.right(x),)"), STRUCTURE),
+    "an empty tuple": (forward("return ()"), STRUCTURE),
+    "nothing": (forward("return None"), STRUCTURE),
+    "a tensor subclass": (
+        forward(
+            "return torch.Tensor._make_subclass(Forged, x)",
+            before="import torch\nclass Forged(torch.Tensor):\n"
+            "    @classmethod\n"
+            "    def __torch_function__(cls, f, t, a=(), k=None):\n"
+            "        return True",
+        ),
+        STRUCTURE,
+    ),
+    "integers": (forward("return self.right(x).int()"), STRUCTURE),
+    "raises": (forward("raise ValueError('on purpose')"), RUNTIME),
+    "raises SystemExit": (forward("raise SystemExit(0)"), RUNTIME),
+    "exits": (forward("import os\nos._exit(0)"), RUNTIME),
+    "exits while imported": (forward("return x", before="import os; os._exit(0)"), RUNTIME),
+    "crashes": (forward("import ctypes\nctypes.string_at(0)"), RUNTIME),
+    "closes its doorbell": (forward("import os\nos.closerange(3, 64)\nreturn x"), RUNTIME),
+    "import error": (forward("return x", before="import no_such_module"), BUILD),
+    "raises while imported": (forward("return x", before="1 / 0"), BUILD),
+    "syntax error": ("class ModelNew(:\n", BUILD),
+    "NUL byte": ("class ModelNew: pass\0", BUILD),
+    "no ModelNew": ("import torch\nclass Net: pass\n", REJECTED),
+    "ModelNew taken back": (TASK_SOURCE + "\ndel Model\n", REJECTED),
+    "not a module": ("class ModelNew:\n    def __init__(self, w): pass\n", REJECTED),
+    "eats memory": (
+        forward("eaten = []\nwhile True:\n    eaten.append(bytearray(1 << 26))"),
+        MEMORY,
+    ),
+    "one huge tensor": (forward("return torch.ones(1 << 38)"), MEMORY),
+    "fork bomb": (
+        forward(
+            "import os, time\n"
+            "try:\n    while True:\n        os.fork()\n"
+            "except OSError:\n    pass\n"
+            "time.sleep(0.5)\n"
+            "raise ValueError('could not fork any more')"
+        ),
+        RUNTIME | WRONG,
+    ),
+    "shrinks the shared buffers": (
+        forward(
+            "import os\n"
+            "for fd in range(3, 40):\n"
+            "    try: os.ftruncate(fd, 0)\n"
+            "    except OSError: pass\n"
+            "return torch.zeros_like(x)"
+        ),
+        WRONG,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_program_is_a_status(lane, name):
+    source, statuses = HOSTILE[name]
+    result = judge(lane, source)
+    assert result.status in statuses, (result.status, result.message, result.log_tail[-2000:])
+    assert result.timing is None
+    assert result.tier is None
+
+
+def test_a_hang_ends_at_its_deadline(lane):
+    start = time.monotonic()
+    result = judge(lane, forward("while True: pass"), timeout_s=3.0)
+    assert result.status is EvalStatus.TIMEOUT
+    assert "3 s" in result.message
+    assert time.monotonic() - start < 60
+
+
+def test_a_flood_of_output_is_kept_short(lane):
+    flood = "import sys\nline = '\\x1b[31mred\\x1b[0m' * 1000 + '\\n'\n"
+    flood += "for _ in range(20_000):\n    sys.stdout.write(line)\n"
+    result = judge(lane, forward("return self.right(x)", before=flood))
+    assert result.status is EvalStatus.PASSED, result.message
+    assert 0 < len(result.log_tail) <= 64 * 1024
+    assert "\x1b" not in result.log_tail
+
+
+def test_work_between_calls_is_seen(lane):
+    spin = "import threading\ndef spin():\n    while True: pass\n"
+    spin += "threading.Thread(target=spin, daemon=True).start()\n"
+    result = judge(lane, forward("return self.right(x)", before=spin))
+    assert result.status is EvalStatus.REJECTED, result.message
+    assert "idle" in result.message
+
+
+def test_daemons_do_not_survive(lane):
+    seconds = str(900_000 + os.getpid())
+    daemon = (
+        "import subprocess, os\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        f"    subprocess.Popen(['sleep', '{seconds}'], start_new_session=True)\n"
+        "    os._exit(0)\n"
+    )
+    result = judge(lane, forward("return torch.zeros_like(x)", before=daemon))
+    assert result.status is EvalStatus.WRONG_RESULT
+    assert seconds not in commands()
+
+
+def test_the_judge_keeps_its_secrets(lane):
+    peek = (
+        "import os\n"
+        "for name in os.listdir('/proc'):\n"
+        "    if name.isdigit():\n"
+        "        for what in ('environ', 'cmdline', 'mem'):\n"
+        "            try:\n"
+        "                with open(f'/proc/{name}/{what}', 'rb') as f:\n"
+        "                    print(name, what, f.read(4096))\n"
+        "            except OSError as e: pass\n"
+    )
+    os.environ["PIKE_TEST_SECRET"] = "hunter-two"
+    try:
+        result = judge(lane, forward("return torch.zeros_like(x)", before=peek))
+    finally:
+        del os.environ["PIKE_TEST_SECRET"]
+    assert "environ" in result.log_tail
+    assert "hunter-two" not in result.log_tail
+
+
+def commands() -> str:
+    """The command lines of all processes."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                found.append((place / "cmdline").read_bytes().decode("utf-8", "replace"))
+            except OSError:
+                continue
+    return "\n".join(found)
