@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from builders import dying_disk
 
 from pike_hpc.archive import is_current, read, rebuild, verify
 from pike_hpc.journal import OsDisk, TaskJournal
@@ -22,38 +23,9 @@ from pike_hpc.records import (
     TryAgainLater,
 )
 
-MAKER = """
-import os, signal, sys
+MAKER = f"""{dying_disk.IMPORT}
 from pathlib import Path
 from pike_hpc.archive import rebuild
-from pike_hpc.journal import OsDisk
-
-class DyingDisk(OsDisk):
-    def __init__(self, left):
-        self.left = left
-    def step(self, last_words=lambda: None):
-        self.left -= 1
-        if self.left < 0:
-            last_words()
-            os.kill(os.getpid(), signal.SIGKILL)
-    def create(self, path):
-        self.step()
-        return super().create(path)
-    def write(self, fd, data, offset):
-        self.step(lambda: super(DyingDisk, self).write(fd, data[: len(data) // 2], offset))
-        return super().write(fd, data, offset)
-    def sync(self, fd):
-        self.step()
-        super().sync(fd)
-    def close(self, fd):
-        self.step()
-        super().close(fd)
-    def replace(self, source, target):
-        self.step()
-        super().replace(source, target)
-    def sync_folder(self, folder):
-        self.step()
-        super().sync_folder(folder)
 
 rebuild(Path(sys.argv[1]), disk=DyingDisk(int(sys.argv[2])))
 """

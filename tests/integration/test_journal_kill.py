@@ -5,36 +5,16 @@ import sys
 import time
 
 import pytest
+from builders import dying_disk
 
 from pike_hpc.journal import TaskJournal, read_task
 from pike_hpc.records import Brainstormed
 
-CONTROLLER = """
-import itertools, os, signal, sys, time
+CONTROLLER = f"""{dying_disk.IMPORT}
+import time
 from pathlib import Path
-from pike_hpc.journal import OsDisk, TaskJournal
+from pike_hpc.journal import TaskJournal
 from pike_hpc.records import Brainstormed
-
-class DyingDisk(OsDisk):
-    def __init__(self, left):
-        self.left = left
-    def step(self, last_words=lambda: None):
-        self.left -= 1
-        if self.left < 0:
-            last_words()
-            os.kill(os.getpid(), signal.SIGKILL)
-    def create(self, path):
-        self.step()
-        return super().create(path)
-    def write(self, fd, data, offset):
-        self.step(lambda: super(DyingDisk, self).write(fd, data[:len(data) * 2 // 3], offset))
-        return super().write(fd, data, offset)
-    def sync(self, fd):
-        self.step()
-        super().sync(fd)
-    def sync_folder(self, folder):
-        self.step()
-        super().sync_folder(folder)
 
 run, left = Path(sys.argv[1]), int(sys.argv[2])
 with TaskJournal.open(run, "t", writer="w", seed=0, clock=time.time,
@@ -76,9 +56,9 @@ def run_until_killed(run, left):
 
 
 def test_killed_at_every_operation_the_same_command_goes_on(tmp_path):
-    # 1 create, 7 writes, 4 syncs, 1 folder sync: dying at each, and once not at all.
+    # 1 create, 7 writes, 4 syncs, 1 folder sync, 1 close: dying at each, and once not at all.
     finished = False
-    for left in range(14):
+    for left in range(15):
         run = tmp_path / str(left)
         _, status = run_until_killed(run, left)
         finished = finished or status == 0

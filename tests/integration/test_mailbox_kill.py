@@ -7,8 +7,10 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from builders.mortal_files import MortalFiles
 
 from pike_hpc.mailbox import (
     Claim,
@@ -18,7 +20,6 @@ from pike_hpc.mailbox import (
     host_name,
     start_token,
 )
-from pike_hpc.mailbox.files import Files
 from pike_hpc.mailbox.locks import held
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 
@@ -32,49 +33,9 @@ REQUESTS = [
 IDS = [r.request_id for r in REQUESTS]
 
 
-class KillingFiles(Files):
-    """Kills its own process, for real, before step n; a write is torn by it."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def _step(self) -> None:
-        if self.steps == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.steps -= 1
-
-    def write_new(self, path: Path, data: bytes, *, durable: bool = True) -> None:
-        if self.steps == 0:
-            super().write_new(path, data[: len(data) // 2], durable=False)
-        self._step()
-        super().write_new(path, data, durable=False)
-
-    def sync(self, folder: Path) -> None:
-        self._step()
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def rename_new(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename_new(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._step()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
-
-    def mkdir(self, path: Path) -> None:
-        self._step()
-        super().mkdir(path)
-
-    def rmdir(self, path: Path) -> None:
-        self._step()
-        super().rmdir(path)
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process goes on")
 
 
 def result(claim: Claim, message: str) -> EvalResult:
@@ -92,7 +53,7 @@ def came_to(root: Path, event: str) -> bool:
 
 def whole_life(root: Path, steps: int, commit: str) -> None:
     """Everything a mailbox does, in one process; request 0 ends journalled and discarded."""
-    mailbox = FileMailbox(root, files=KillingFiles(steps), commit=commit)
+    mailbox = FileMailbox(root, files=MortalFiles(die, steps), commit=commit)
     for one in REQUESTS:
         mailbox.put(one)
     mark(root, "put")

@@ -8,7 +8,9 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
+from builders.mortal_files import MortalFiles
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,7 +22,6 @@ from hypothesis.stateful import (
 )
 
 from pike_hpc.mailbox import Claim, FileMailbox, WorkerBeat
-from pike_hpc.mailbox.files import Files
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 
 KINDS = ("cpu", "gpu")
@@ -37,58 +38,15 @@ class Killed(BaseException):
     """kill -9, as the file system sees it: no operation after this one."""
 
 
-class MortalFiles(Files):
-    """Files of a process that is killed before its n-th step; a write is torn by it."""
-
-    def __init__(self) -> None:
-        self.steps_left: int | None = None
-
-    def _step(self) -> None:
-        if self.steps_left is None:
-            return
-        if self.steps_left == 0:
-            raise Killed
-        self.steps_left -= 1
-
-    def write_new(self, path: Path, data: bytes, *, durable: bool = True) -> None:
-        if self.steps_left == 0:
-            super().write_new(path, data[: len(data) // 2], durable=False)
-        self._step()
-        super().write_new(path, data, durable=False)
-
-    def sync(self, folder: Path) -> None:
-        self._step()
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def rename_new(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename_new(source, target)
-
-    def link(self, source: Path, target: Path) -> None:
-        self._step()
-        super().link(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
-
-    def mkdir(self, path: Path) -> None:
-        self._step()
-        super().mkdir(path)
-
-    def rmdir(self, path: Path) -> None:
-        self._step()
-        super().rmdir(path)
+def die() -> NoReturn:
+    raise Killed
 
 
 class Worker:
     """One process: its mailbox, its claims, and which of them it has begun to judge."""
 
     def __init__(self, root: Path, number: int) -> None:
-        self.files = MortalFiles()
+        self.files = MortalFiles(die)
         self.mailbox = FileMailbox(root, files=self.files)
         self.name = "same-id-for-all"
         self.token = f"process {number}"
@@ -120,7 +78,7 @@ class MailboxMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="mailbox-machine-"))
         self.root = self.folder / "box"
-        self.agent = FileMailbox(self.root, files=MortalFiles(), commit=self.commit)
+        self.agent = FileMailbox(self.root, files=MortalFiles(die), commit=self.commit)
         self.processes = 0
         self.workers: list[Worker] = []
         self.dead: set[str] = set()
@@ -155,7 +113,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(i=st.integers(0, 2), steps=st.integers(0, 6))
     def agent_is_killed_putting(self, i: int, steps: int) -> None:
-        files = MortalFiles()
+        files = MortalFiles(die)
         mailbox = FileMailbox(self.root, files=files)
         files.steps_left = steps
         with suppress(Killed):
