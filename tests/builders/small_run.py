@@ -1,5 +1,8 @@
 """A small run with everything in it, as a controller would have written it."""
 
+from dataclasses import replace
+
+from builders import queries
 from builders.results import correct, timed
 
 from pike_hpc.journal import TaskJournal
@@ -13,16 +16,13 @@ from pike_hpc.records import (
     LegacyVerdicts,
     Proposal,
     Proposed,
-    QueryAnswered,
     QueryFailed,
     QueryLost,
-    QueryReserved,
     Requested,
     ResultKey,
     Task,
     TaskOpened,
     Tier,
-    Usage,
 )
 
 HOSTILE = "print('\0 \ud800 </script> =1+1')\n"
@@ -66,21 +66,11 @@ def proposed(node, source, *, operator="rule:identity", keep_source=True, **plac
 
 
 def reserved(query_id, node, role="optimise"):
-    return QueryReserved(
-        query_id=query_id,
-        node=node,
-        role=role,
-        model="m",
-        prompt_digest="p" * 64,
-        max_cost_usd=0.5,
-    )
+    return queries.reserved(query_id, node, role, usd=0.5)
 
 
-def answered(query_id, text, cost=0.25):
-    usage = Usage(model="m", input_tokens=10, output_tokens=20, cost_usd=cost)
-    return QueryAnswered(
-        query_id=query_id, text=text, finish_reason="stop", usage=usage, latency_s=1.5
-    )
+def answered(query_id, text):
+    return replace(queries.answered(query_id, text, usd=0.25, tokens=(10, 20)), latency_s=1.5)
 
 
 def rich_events():

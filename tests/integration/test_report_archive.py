@@ -7,6 +7,8 @@ import shutil
 from html.parser import HTMLParser
 
 import pytest
+from builders.queries import answered, reserved
+from builders.results import correct, timed
 
 from pike_hpc.analysis import (
     build_report,
@@ -19,7 +21,6 @@ from pike_hpc.archive import rebuild
 from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.records import (
     Candidate,
-    Correctness,
     Declined,
     EvalResult,
     EvalStatus,
@@ -29,15 +30,11 @@ from pike_hpc.records import (
     PikeError,
     Proposal,
     Proposed,
-    QueryAnswered,
     QueryLost,
-    QueryReserved,
     ResultKey,
     Task,
     TaskOpened,
     Tier,
-    Timing,
-    Usage,
     UsageError,
     Variant,
 )
@@ -69,22 +66,19 @@ def result(
         image_digest="i",
         retime=retime,
     )
-    ci = (speedup * 0.95, speedup * 1.05) if ok else None
-    legacy = LegacyVerdicts(pike=True, kernelbench=False)
     return EvalResult(
         key=key,
         status=status,
         tier=tier if ok else None,
-        timing=Timing(
-            candidate_ms=2.0 / speedup, reference_ms=2.0, speedup=speedup, ci95=ci, windows=9
+        timing=timed(
+            speedup,
+            candidate_ms=2.0 / speedup,
+            reference_ms=2.0,
+            ci95=(speedup * 0.95, speedup * 1.05),
         )
         if ok
         else None,
-        correctness=Correctness(
-            relative_error=0.0, limit=1.0, seeds=3, reference_precision="float64", legacy=legacy
-        )
-        if ok
-        else None,
+        correctness=correct(legacy=LegacyVerdicts(pike=True, kernelbench=False)) if ok else None,
         message=HOSTILE if not ok else "",
         log_tail=HOSTILE if not ok else "",
         lane_s=3.0,
@@ -132,15 +126,9 @@ SEARCH = (
 
 SPENDING = (
     Declined(node="d", operator="rule:sdpa", reason=HOSTILE),
-    QueryReserved(
-        query_id="1", node="q1", role="optimise", model="m", prompt_digest="", max_cost_usd=1.0
-    ),
-    QueryAnswered(
-        query_id="1", text="", finish_reason="stop", usage=Usage(model="m", cost_usd=0.25)
-    ),
-    QueryReserved(
-        query_id="2", node="q2", role="optimise", model="m", prompt_digest="", max_cost_usd=1.0
-    ),
+    reserved("1", "q1", usd=1.0),
+    answered("1", usd=0.25),
+    reserved("2", "q2", usd=1.0),
     QueryLost(query_id="2"),
     Finished(reason="budget spent"),
 )

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from builders.required import lacking
+from builders.results import passed, timed
 
 from pike_hpc.analysis.history import RunHistory, TaskHistory
 from pike_hpc.analysis.page import page
@@ -13,15 +14,9 @@ from pike_hpc.analysis.report import build
 from pike_hpc.archive import StampedResult
 from pike_hpc.records import (
     Candidate,
-    Correctness,
-    EvalResult,
-    EvalStatus,
-    LegacyVerdicts,
     Proposal,
     ResultKey,
     Task,
-    Tier,
-    Timing,
 )
 
 PROBE = "<script>document.title='OWNED'</script><img src=x onerror=alert(1)>\u202e\x00$\\frac$"
@@ -56,20 +51,7 @@ def report():
         device_kind="cpu",
         image_digest="",
     )
-    result = EvalResult(
-        key=key,
-        status=EvalStatus.PASSED,
-        tier=Tier.FP32,
-        timing=Timing(candidate_ms=1.0, reference_ms=2.0, speedup=2.0, ci95=(1.9, 2.1), windows=12),
-        correctness=Correctness(
-            relative_error=0.0,
-            limit=1.0,
-            seeds=3,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        ),
-        lane_s=3.0,
-    )
+    result = passed(key, 2.0, timing=timed(2.0, ci95=(1.9, 2.1)), lane_s=3.0)
     history = TaskHistory(
         run_ids=("r",),
         task=task,

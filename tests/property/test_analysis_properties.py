@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from builders.results import correct, timed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,15 +18,12 @@ from pike_hpc.analysis.table import NARROWEST, render_table
 from pike_hpc.analysis.text import cell_width, elide, log_text, one_line, visible
 from pike_hpc.archive import StampedResult
 from pike_hpc.records import (
-    Correctness,
     EvalResult,
     EvalStatus,
-    LegacyVerdicts,
     Proposal,
     ResultKey,
     Task,
     Tier,
-    Timing,
 )
 
 TEXT = st.text(st.characters(), max_size=60) | st.sampled_from(
@@ -78,20 +76,7 @@ def histories(draw):
     for number in range(draw(st.integers(0, 5))):
         status = draw(st.sampled_from([EvalStatus.PASSED, *EvalStatus]))
         speedup = draw(SPEEDUPS)
-        timing = Timing(
-            candidate_ms=1.0,
-            reference_ms=speedup,
-            speedup=speedup,
-            ci95=(speedup * 0.9, speedup * 1.2),
-            windows=3,
-        )
-        correctness = Correctness(
-            relative_error=0.0,
-            limit=1.0,
-            seeds=1,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        )
+        timing = timed(speedup, ci95=(speedup * 0.9, speedup * 1.2))
         ok = status is EvalStatus.PASSED
         key = ResultKey(
             task_digest=task.digest,
@@ -104,7 +89,7 @@ def histories(draw):
             status=status,
             tier=draw(st.sampled_from(list(Tier))) if ok else None,
             timing=timing if ok else None,
-            correctness=correctness if ok else None,
+            correctness=correct() if ok else None,
             message=draw(TEXT),
             simulated=draw(st.booleans()),
         )

@@ -3,20 +3,19 @@
 import hashlib
 import random
 
+from builders.queries import answered, reserved
+from builders.results import passed, timed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pike_hpc.records import (
     Brainstormed,
-    Correctness,
     Declined,
     EvalResult,
     EvalStatus,
     Evaluated,
-    LegacyVerdicts,
     Proposal,
     Proposed,
-    QueryAnswered,
     QueryFailed,
     QueryLost,
     QueryReserved,
@@ -26,8 +25,6 @@ from pike_hpc.records import (
     Task,
     TaskOpened,
     Tier,
-    Timing,
-    Usage,
 )
 from pike_hpc.search import (
     Finish,
@@ -60,21 +57,7 @@ def verdict(candidate_id, world):
     if luck % 10 < 7:
         return EvalResult(key=key, status=EvalStatus.JUDGE_ERROR)
     speedup = 0.5 + luck / 400
-    return EvalResult(
-        key=key,
-        status=EvalStatus.PASSED,
-        tier=list(Tier)[luck % 3],
-        correctness=Correctness(
-            relative_error=0.0,
-            limit=1.0,
-            seeds=1,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        ),
-        timing=Timing(
-            candidate_ms=1.0, reference_ms=speedup, speedup=speedup, ci95=(1.0, 1.0), windows=1
-        ),
-    )
+    return passed(key, speedup, tier=list(Tier)[luck % 3], timing=timed(speedup, ci95=(1.0, 1.0)))
 
 
 class Agent:
@@ -112,16 +95,7 @@ class Agent:
                 self.propose(action.node)
         elif may_query(self.view, self.limits, CEILING_USD):
             self.started += 1
-            self.note(
-                QueryReserved(
-                    query_id=f"q{self.started}",
-                    node=action.node,
-                    role=action.role,
-                    model="m",
-                    prompt_digest="d",
-                    max_cost_usd=CEILING_USD,
-                )
-            )
+            self.note(reserved(f"q{self.started}", action.node, action.role, usd=CEILING_USD))
 
     def propose(self, node):
         # Some programs turn out equal.
@@ -136,8 +110,7 @@ class Agent:
             unpaid = QueryFailed(query_id=query_id, kind="unavailable", message="")
             self.note(self.random.choice((QueryLost(query_id=query_id), unpaid)))
             return
-        usage = Usage(model="m", cost_usd=CEILING_USD * (luck % 7) / 6)
-        self.note(QueryAnswered(query_id=query_id, text="", finish_reason="stop", usage=usage))
+        self.note(answered(query_id, usd=CEILING_USD * (luck % 7) / 6))
 
     def parse(self, query):
         node = query.reserved.node

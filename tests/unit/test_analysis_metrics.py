@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.results import correct, timed
 
 from pike_hpc.analysis.history import TaskHistory
 from pike_hpc.analysis.metrics import (
@@ -20,15 +21,12 @@ from pike_hpc.archive import QueryOutcome, QueryRecord, StampedResult
 from pike_hpc.proposers.rules import is_stock_operator as is_stock
 from pike_hpc.records import (
     Candidate,
-    Correctness,
     EvalResult,
     EvalStatus,
-    LegacyVerdicts,
     Proposal,
     ResultKey,
     Task,
     Tier,
-    Timing,
     Usage,
 )
 
@@ -46,18 +44,14 @@ def passed(name, speedup, tier="fp32", **more):
 def verdict(name, status, *, speedup=None, tier=None, time=0.0, device="cpu", stock_ms=None):
     timing = correctness = None
     if speedup is not None:
-        timing = Timing(
+        timing = timed(
+            speedup,
             candidate_ms=10.0 / speedup,
             reference_ms=10.0,
-            speedup=speedup,
             ci95=(speedup * 0.9, speedup * 1.1),
-            windows=12,
             stock_best_ms=stock_ms,
         )
-        verdicts = LegacyVerdicts(pike=True, kernelbench=True)
-        correctness = Correctness(
-            relative_error=0.0, limit=1.0, seeds=3, reference_precision="float64", legacy=verdicts
-        )
+        correctness = correct()
     key = ResultKey(
         task_digest=TASK.digest,
         candidate_id=candidate(name).id,

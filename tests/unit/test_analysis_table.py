@@ -2,21 +2,18 @@
 
 from dataclasses import replace
 
+from builders.results import passed, timed
+
 from pike_hpc.analysis.history import RunHistory, TaskHistory
 from pike_hpc.analysis.report import build
 from pike_hpc.analysis.table import render_table
 from pike_hpc.archive import StampedResult
 from pike_hpc.records import (
     Candidate,
-    Correctness,
-    EvalResult,
-    EvalStatus,
-    LegacyVerdicts,
     Proposal,
     ResultKey,
     Task,
     Tier,
-    Timing,
     Variant,
 )
 
@@ -35,22 +32,8 @@ def history(
     key = ResultKey(
         task_digest=task.digest, candidate_id=candidate, device_kind="cpu", image_digest=""
     )
-    result = EvalResult(
-        key=key,
-        status=EvalStatus.PASSED,
-        tier=tier,
-        simulated=simulated,
-        timing=Timing(
-            candidate_ms=1.0, reference_ms=speedup, speedup=speedup, ci95=ci95, windows=5
-        ),
-        correctness=Correctness(
-            relative_error=0.0,
-            limit=1.0,
-            seeds=1,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        ),
-    )
+    timing = timed(speedup, ci95=ci95)
+    result = passed(key, speedup, tier=tier, simulated=simulated, timing=timing)
     again = replace(result, key=replace(key, retime=1))
     return TaskHistory(
         run_ids=("r",),

@@ -5,6 +5,7 @@ import json
 from pathlib import Path, PurePath
 
 import pytest
+from builders.results import correct, passed, timed
 
 from pike_hpc.cli.baselines_plan import MODES, Entry, parse_modes, plan
 from pike_hpc.cli.baselines_table import (
@@ -21,14 +22,12 @@ from pike_hpc.cli.solutions import match_folder, task_of
 from pike_hpc.evaluate.device import Device
 from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import (
-    Correctness,
     EvalRequest,
     EvalResult,
     EvalStatus,
     LegacyVerdicts,
     Task,
     Tier,
-    Timing,
     UsageError,
 )
 from pike_hpc.tasks import load_suite
@@ -199,24 +198,14 @@ def judged(of: Entry, speedup: float | None, status: EvalStatus = EvalStatus.WRO
         return row(of, EvalResult(key=request.key, status=status, message="off\nby 3"))
     return row(
         of,
-        EvalResult(
-            key=request.key,
-            status=EvalStatus.PASSED,
+        passed(
+            request.key,
+            speedup,
             tier=Tier.TF32,
-            correctness=Correctness(
-                relative_error=1e-4,
-                limit=1e-3,
-                seeds=3,
-                reference_precision="float64",
-                legacy=LegacyVerdicts(pike=True, kernelbench=False),
+            correctness=correct(
+                relative_error=1e-4, limit=1e-3, legacy=LegacyVerdicts(pike=True, kernelbench=False)
             ),
-            timing=Timing(
-                candidate_ms=1.0,
-                reference_ms=speedup,
-                speedup=speedup,
-                ci95=(speedup - 0.01, speedup + 0.02),
-                windows=9,
-            ),
+            timing=timed(speedup, ci95=(speedup - 0.01, speedup + 0.02)),
         ),
     )
 

@@ -3,19 +3,17 @@
 from dataclasses import replace
 
 import pytest
+from builders.results import passed, timed
 
 from pike_hpc.cli.stock import Stock, StockVerdicts, stock_entries
 from pike_hpc.config import env
 from pike_hpc.records import (
     Candidate,
-    Correctness,
     Environment,
     EvalResult,
     EvalStatus,
-    LegacyVerdicts,
     ResultKey,
     Tier,
-    Timing,
 )
 from pike_hpc.tasks import find_task
 
@@ -24,36 +22,16 @@ HERE = Environment(device="NVIDIA H200", torch="2.13.0", cpu_threads=8, driver="
 
 
 def verdict(source, speedup, *, tier=Tier.FP32, kind="nvidia-h200", status=EvalStatus.PASSED):
-    passed = status is EvalStatus.PASSED
-    return EvalResult(
-        key=ResultKey(
-            task_digest=TASK.digest,
-            candidate_id=Candidate(task_digest=TASK.digest, source=source).id,
-            device_kind=kind,
-            image_digest="i",
-        ),
-        status=status,
-        tier=tier if passed else None,
-        correctness=Correctness(
-            relative_error=0.0,
-            limit=1e-5,
-            seeds=3,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        )
-        if passed
-        else None,
-        timing=Timing(
-            candidate_ms=6.0 / speedup,
-            reference_ms=6.0,
-            speedup=speedup,
-            ci95=(speedup, speedup),
-            windows=8,
-        )
-        if passed
-        else None,
-        environment=HERE,
+    key = ResultKey(
+        task_digest=TASK.digest,
+        candidate_id=Candidate(task_digest=TASK.digest, source=source).id,
+        device_kind=kind,
+        image_digest="i",
     )
+    if status is not EvalStatus.PASSED:
+        return EvalResult(key=key, status=status, environment=HERE)
+    timing = timed(speedup, candidate_ms=6.0 / speedup, reference_ms=6.0)
+    return passed(key, speedup, tier=tier, timing=timing, environment=HERE)
 
 
 def stock(**verdicts):

@@ -4,13 +4,12 @@ import dataclasses
 import json
 
 import pytest
+from builders.results import correct
 
 from pike_hpc.records import (
-    Correctness,
     EvalResult,
     EvalStatus,
     KernelShare,
-    LegacyVerdicts,
     Profile,
     ProfileSource,
     ResultKey,
@@ -38,13 +37,7 @@ PASSED = EvalResult(
     key=ResultKey(task_digest="t", candidate_id="c", device_kind="nvidia-h200", image_digest="i"),
     status=EvalStatus.PASSED,
     tier=Tier.FP32,
-    correctness=Correctness(
-        relative_error=0.0,
-        limit=1.0,
-        seeds=3,
-        reference_precision="float64",
-        legacy=LegacyVerdicts(pike=True, kernelbench=True),
-    ),
+    correctness=correct(),
     timing=TIMING,
     profile=PROFILE,
 )

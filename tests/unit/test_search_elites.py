@@ -3,22 +3,20 @@
 import itertools
 
 import pytest
+from builders.results import passed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pike_hpc.records import (
-    Correctness,
     EvalResult,
     EvalStatus,
     Evaluated,
-    LegacyVerdicts,
     Requested,
     ResultKey,
     SearchEnded,
     Task,
     TaskOpened,
     Tier,
-    Timing,
 )
 from pike_hpc.search import TaskView, leader, replay, retimes_due
 from pike_hpc.search.elites import ALLOWANCE, MOST_ATTEMPTS, PER_TIER
@@ -42,26 +40,7 @@ def verdict(candidate_id, speedup, *, retime=0, tier=Tier.FP32, tags=()):
     """A verdict; a status in the place of the speedup is a failure."""
     if isinstance(speedup, EvalStatus):
         return Evaluated(result=EvalResult(key=key(candidate_id, retime), status=speedup))
-    result = EvalResult(
-        key=key(candidate_id, retime),
-        status=EvalStatus.PASSED,
-        tier=tier,
-        tags=tags,
-        correctness=Correctness(
-            relative_error=0.0,
-            limit=1e-5,
-            seeds=3,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        ),
-        timing=Timing(
-            candidate_ms=1.0,
-            reference_ms=speedup,
-            speedup=speedup,
-            ci95=(speedup, speedup),
-            windows=8,
-        ),
-    )
+    result = passed(key(candidate_id, retime), speedup, tier=tier, tags=tags)
     return Evaluated(result=result)
 
 

@@ -1,29 +1,25 @@
 """PIKE-B against a trace computed by hand: phases, repairs, parents and the exact budget."""
 
 import pytest
+from builders import results
+from builders.queries import answered, reserved
 
 from pike_hpc.records import (
     Brainstormed,
-    Correctness,
     Declined,
     EvalResult,
     EvalStatus,
     Evaluated,
-    LegacyVerdicts,
     Proposal,
     Proposed,
-    QueryAnswered,
     QueryFailed,
     QueryLost,
-    QueryReserved,
     Requested,
     ResultKey,
     Role,
     Task,
     TaskOpened,
     Tier,
-    Timing,
-    Usage,
     UsageError,
 )
 from pike_hpc.search import AskModel, Finish, Limits, make_strategy, replay
@@ -40,23 +36,7 @@ def key(candidate_id):
 
 
 def passed(candidate_id, speedup, tier=Tier.FP32):
-    return EvalResult(
-        key=key(candidate_id),
-        status=EvalStatus.PASSED,
-        tier=tier,
-        correctness=Correctness(
-            relative_error=0.0,
-            limit=1e-5,
-            seeds=3,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        ),
-        timing=Timing(
-            candidate_ms=1.0, reference_ms=speedup, speedup=speedup, ci95=(speedup, speedup),
-            windows=8,
-        ),
-        lane_s=1.0,
-    )  # fmt: skip
+    return results.passed(key(candidate_id), speedup, tier=tier, lane_s=1.0)
 
 
 class Game:
@@ -70,18 +50,11 @@ class Game:
     def reserve(self, action):
         query_id = f"q{len(self.view.queries)}"
         self.asked.append(action)
-        self.view.apply(
-            QueryReserved(
-                query_id=query_id, node=action.node, role=action.role, model="m", prompt_digest="d"
-            )
-        )
+        self.view.apply(reserved(query_id, action.node, action.role))
         return query_id
 
     def answer(self, query_id):
-        usage = Usage(model="m")
-        self.view.apply(
-            QueryAnswered(query_id=query_id, text="", finish_reason="stop", usage=usage)
-        )
+        self.view.apply(answered(query_id))
 
     def ask(self, action):
         self.answer(self.reserve(action))

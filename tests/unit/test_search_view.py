@@ -1,31 +1,27 @@
 """TaskView is the replay of the journal: each event, its repetition, and what is still open."""
 
 import pytest
+from builders.queries import answered, reserved
+from builders.results import passed
 
 from pike_hpc.records import (
     Brainstormed,
     ControllerStarted,
-    Correctness,
     Declined,
     EvalResult,
     EvalStatus,
     Evaluated,
     Finished,
-    LegacyVerdicts,
     Paused,
     Proposal,
     Proposed,
-    QueryAnswered,
     QueryFailed,
     QueryLost,
-    QueryReserved,
     Requested,
     ResultKey,
     Task,
     TaskOpened,
     Tier,
-    Timing,
-    Usage,
 )
 from pike_hpc.search import NodeState, TaskView, replay, tried
 
@@ -46,23 +42,7 @@ def verdict(candidate_id, speedup=None, *, status=EvalStatus.WRONG_RESULT, tier=
     lane_s = k.pop("lane_s", 2.0)
     if speedup is None:
         return EvalResult(key=key(candidate_id, **k), status=status, lane_s=lane_s)
-    return EvalResult(
-        key=key(candidate_id, **k),
-        status=EvalStatus.PASSED,
-        tier=tier,
-        correctness=Correctness(
-            relative_error=0.0,
-            limit=1e-5,
-            seeds=3,
-            reference_precision="float64",
-            legacy=LegacyVerdicts(pike=True, kernelbench=True),
-        ),
-        timing=Timing(
-            candidate_ms=1.0, reference_ms=speedup, speedup=speedup, ci95=(speedup, speedup),
-            windows=8,
-        ),
-        lane_s=lane_s,
-    )  # fmt: skip
+    return passed(key(candidate_id, **k), speedup, tier=tier, lane_s=lane_s)
 
 
 def proposed(node, candidate_id, **k):
@@ -72,18 +52,6 @@ def proposed(node, candidate_id, **k):
 
 def requested(candidate_id):
     return Requested(request_id=key(candidate_id).request_id, candidate_id=candidate_id)
-
-
-def reserved(query_id, node, usd=0.0):
-    return QueryReserved(
-        query_id=query_id, node=node, role="optimise", model="m", prompt_digest="d",
-        max_cost_usd=usd,
-    )  # fmt: skip
-
-
-def answered(query_id, usd=0.0, tokens=(0, 0)):
-    usage = Usage(model="m", input_tokens=tokens[0], output_tokens=tokens[1], cost_usd=usd)
-    return QueryAnswered(query_id=query_id, text="t", finish_reason="stop", usage=usage)
 
 
 def test_a_node_goes_from_undecided_to_judged():
@@ -134,7 +102,7 @@ def test_other_outcomes_of_a_node():
     ],
 )
 def test_a_query_without_an_answer_leaves_its_node_to_be_asked_again(settled, charged):
-    view = replay([OPENED, reserved("q", "n", 0.5)])
+    view = replay([OPENED, reserved("q", "n", usd=0.5)])
     assert view.in_flight == ("q",)
     assert view.spent.reserved_usd == 0.5
     view.apply(settled)
@@ -149,7 +117,9 @@ def test_a_query_without_an_answer_leaves_its_node_to_be_asked_again(settled, ch
 
 
 def test_an_answer_nobody_used_yet_is_visible_with_its_text():
-    view = replay([OPENED, reserved("q", "n", 1.0), answered("q", 0.25, (10, 20))])
+    view = replay(
+        [OPENED, reserved("q", "n", usd=1.0), answered("q", "t", usd=0.25, tokens=(10, 20))]
+    )
     (query,) = view.unparsed
     assert (query.reserved.node, query.answer.text) == ("n", "t")
     assert not view.idle
@@ -176,8 +146,8 @@ def test_repeating_what_is_known_changes_nothing():
     events = [
         ControllerStarted(epoch=1, writer="w", seed=7),
         OPENED,
-        reserved("q", "n", 1.0),
-        answered("q", 0.25),
+        reserved("q", "n", usd=1.0),
+        answered("q", usd=0.25),
         proposed("n", "c"),
         requested("c"),
         Evaluated(result=verdict("c", 2.0)),
