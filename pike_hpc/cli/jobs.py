@@ -108,7 +108,7 @@ def worker(options: argparse.Namespace) -> int:
         judges: Sequence[Judge] = opened
         if tape.record is not None:
             judges = [RecordingJudge(judge, tape.record / VERDICT_TAPE) for judge in judges]
-        return run_worker(run.mailbox, judges, settings)
+        return run_worker(run.mailbox, judges, settings, preparer=opened[0])
 
 
 def _lanes(run: Run) -> int:

@@ -108,7 +108,7 @@ def open_judges(
         uuids = [gpu for gpu in gpus if gpu is not None]
         each = lanes_each(min(map(len, shares)), uuids)
         gates: list[Gate[Crew]] = [Gate() for _ in gpus]
-        judges = []
+        judges, first = [], None
         # GPU by GPU within each round: the first requests go to as many GPUs as there are.
         for gpu, share, gate in list(zip(gpus, shares, gates, strict=True)) * each:
             lane = Lane(
@@ -122,7 +122,9 @@ def open_judges(
                 image=image,
                 memory_mb=half_mb // (len(gpus) * each),
                 builder=builder,
+                like=first,
             )
+            first = first or lane
             stack.enter_context(lane)
             judges.append(LaneJudge(lane, device, share if len(gpus) > 1 else None))
             where = f"GPU {gpu}" if gpu else "CPU"
@@ -200,9 +202,13 @@ class LaneJudge:
             raise JudgeLost(result.message)
         return result
 
-    def build_ahead(self, request: EvalRequest) -> None:
+    def prepare(self, request: EvalRequest) -> None:
         """Have what a candidate compiles compiled before its turn. From any thread."""
         self._lane.build_ahead(request)
+
+    def is_ready(self, request: EvalRequest) -> bool:
+        """Whether nothing of it is being compiled. From any thread."""
+        return self._lane.is_built(request)
 
     def close(self) -> None:
         """Kill what runs."""

@@ -114,6 +114,11 @@ class Builder:
         """Have the request's candidate built, unless it is known or compiles nothing."""
         self._start(request)
 
+    def is_idle(self, request: EvalRequest) -> bool:
+        """Whether no build of the request's candidate waits or runs."""
+        with self._lock:
+            return self._key(request.candidate_source) not in self._under_way
+
     def take(self, request: EvalRequest, timeout_s: float = 2 * TIMEOUT_S) -> Built:
         """What building gave, waiting for it at most so long; NOTHING where it gave nothing."""
         future = self._start(request)

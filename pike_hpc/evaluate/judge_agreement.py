@@ -1,12 +1,11 @@
 """Whether a timed answer is what the reference's runner gave to the same input.
 
-Every timed answer is looked at, so what honest programs answer must be settled quickly: a bound on
-the largest single difference, from which all else follows, before the full comparison.
+Every timed answer is looked at, so what honest programs answer must be settled quickly: by a bound
+on the largest single difference, or in the answer's own precision, before the full comparison.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +24,13 @@ from pike_hpc.evaluate.layout import FLOATS, Slot
 PIKE_TOLERANCE, MAX_OUTSIDE = 1e-2, 0.01
 """Variant legacy: absolute and relative, and the part of a timed output that may miss it."""
 
-SURE = 0.98
-"""Of the largest harmless difference: half types round what is left of a subtraction."""
+SURE, SURELY_ABOVE = 0.98, 1e-30
+"""Part of a limit that a quick look uses, which rounds; limits of squares below are not for it."""
 
-AT_ONCE_BYTES = 1 << 30
+SPAN = 1e15
+"""Differences beyond have squares that float32 does not hold."""
+
+AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
 
 
@@ -50,7 +52,7 @@ class Agreement:
     def __init__(self, tolerance: Tolerance, slots: tuple[Slot, ...]) -> None:
         self._tolerance, self._slots = tolerance, slots
         leaves = zip(tolerance.scales, tolerance.limits, tolerance.local, strict=True)
-        self._harmless = [0.0 if tolerance.pike else harmless(*leaf) for leaf in leaves]
+        self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in leaves]
 
     def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether all answers of a window agree: (calls, bytes) uint8 each."""
@@ -61,17 +63,12 @@ class Agreement:
         return all(self._good(a, r) for a, r in zip(answers, references, strict=True))
 
     def _surely(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
-        """Whether no element of any call is far enough off to matter; False says nothing."""
-        for slot, most in zip(self._slots, self._harmless, strict=True):
-            if not slot.count:
-                continue
+        """Whether every call certainly agrees; False says nothing."""
+        if self._tolerance.pike:
+            return False
+        for slot, quick in zip(self._slots, self._quick, strict=True):
             a, r = (_across(slot, rows) for rows in (answers, references))
-            if slot.dtype not in FLOATS:
-                if not torch.equal(a, r):
-                    return False
-                continue
-            low, high = (a - r).aminmax()
-            if not (float(high) <= most and -float(low) <= most):  # a NaN is not below anything
+            if not (quick.sure(a - r) if slot.dtype in FLOATS else torch.equal(a, r)):
                 return False
         return True
 
@@ -100,16 +97,50 @@ def agrees(
     return found.error <= bound and found.local <= local
 
 
-def harmless(scale: LeafScale, bound: float, local: float) -> float:
-    """If no element is off by more than this, `agrees` holds: no RMS exceeds the largest error."""
-    if scale.signal <= 0.0:
-        return 0.0
-    stretch = column = scale.signal
-    if scale.grain is not None:
-        stretch = math.sqrt(float(scale.grain.least.min()) / LOCAL_ELEMENTS)
-        if scale.grain.columns is not None:
-            column = math.sqrt(float(scale.grain.columns.min()))
-    return SURE * min(bound * scale.signal, local * min(stretch, column))
+class Quick:
+    """A look at one output's errors that never accepts what the full comparison refuses."""
+
+    def __init__(self, scale: LeafScale, bound: float, local: float) -> None:
+        """Limits as of `agrees`."""
+        signal, grain = scale.signal, scale.grain
+        self._whole = SURE * bound * signal
+        self._single = SURE * local * signal
+        self._stretches: torch.Tensor | None = None
+        self._columns: torch.Tensor | None = None
+        if grain is not None:
+            self._stretches = _squared(grain.least, local)
+            self._columns = None if grain.columns is None else _squared(grain.columns, local)
+
+    def sure(self, off: torch.Tensor) -> bool:
+        """Whether the differences (calls, numbers) are certainly small enough; False says nothing.
+
+        No root of a mean square exceeds the largest of its parts.
+        """
+        if not off.numel():
+            return True
+        low, high = off.aminmax()
+        largest = max(float(high), -float(low))
+        if not largest <= SPAN:  # a NaN is not below anything
+            return False
+        if self._stretches is None:
+            return largest <= min(self._whole, self._single)
+        if self._columns is None and largest > self._single:
+            return False
+        squares = (off if off.dtype == torch.float64 else off.float()).square()
+        fine = (squares.mean(dim=1) <= self._whole * self._whole).all()
+        padded = torch.nn.functional.pad(squares, (0, -squares.shape[1] % LOCAL_ELEMENTS))
+        stretches = padded.view(len(off), -1, LOCAL_ELEMENTS).sum(dim=2)
+        fine &= (stretches <= self._stretches.to(off.device)).all()
+        if self._columns is not None:
+            means = squares.view(len(off), -1, self._columns.numel()).mean(dim=1)
+            fine &= (means <= self._columns.to(off.device)).all()
+        return bool(fine)
+
+
+def _squared(floors: torch.Tensor, local: float) -> torch.Tensor:
+    """The largest sums of squares that are sure; -1 where float32 has no such numbers."""
+    limits = floors.double() * (SURE * local) ** 2
+    return limits.masked_fill(limits < SURELY_ABOVE, -1.0).to(torch.float32)
 
 
 def _across(slot: Slot, rows: torch.Tensor) -> torch.Tensor:

@@ -92,7 +92,7 @@ def work_of(truth: Truth, loaded: LoadedTask, l2_bytes: int) -> Work:
     """
     call = _Reference(truth, loaded)
     size = sum(slot.size_bytes for slot in truth.frame.input_slots)
-    flops = _flops(call, truth.pack_fresh(SEEDS[0]).to(truth.device))
+    flops = _flops(call, truth.pack_fresh(SEEDS[0], 1)[0].to(truth.device))
     part = _part_that_matters(call, truth) if size > l2_bytes and not truth.resets else 0.0
     return Work(
         input_bytes=part * size,
@@ -132,7 +132,7 @@ class _Reference:
 
 def _part_that_matters(call: _Reference, truth: Truth) -> float:
     """The part of the input bytes on which the answer depends, at least; 0 where none is sure."""
-    one, other = (truth.pack_fresh(seed).to(truth.device) for seed in SEEDS)
+    one, other = (truth.pack_fresh(seed, 1)[0].to(truth.device) for seed in SEEDS)
     before = call(one)
     if not before or not _same(before, call(one)):
         return 0.0  # a reference that does not repeat itself bit by bit tells nothing

@@ -98,12 +98,12 @@ class Stopwatch:
         self,
         reference: RunnerLink,
         candidate: RunnerLink,
-        fresh_input: Callable[[], torch.Tensor],
+        fresh_inputs: Callable[[int], Sequence[torch.Tensor]],
         tolerance: Tolerance,
         slots: tuple[Slot, ...],
     ) -> None:
         self._reference, self._candidate = Side(reference), Side(candidate)
-        self._fresh, self._agreement = fresh_input, Agreement(tolerance, slots)
+        self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._nulls: list[float] = []
         self._guard = Guard(unread, History())
 
@@ -135,6 +135,7 @@ class Stopwatch:
             RunnerFailed: of either runner; `.runner` tells whose.
         """
         self._guard = guard or self._guard
+        self._guard.begin()
         start = time.monotonic()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
         latency = self._pilot()
@@ -172,8 +173,8 @@ class Stopwatch:
         """`count` windows of fresh inputs, and room for both sides' answers."""
         for side in (self._reference, self._candidate):
             side.make_room(count, calls)
-        staged = self._reference.link.staged
-        return [tuple(staged(self._fresh()) for _ in range(calls)) for _ in range(count)]
+        fresh = [self._reference.link.staged(packed) for packed in self._fresh(count * calls)]
+        return [tuple(fresh[i * calls : (i + 1) * calls]) for i in range(count)]
 
     def _affordable(self, windows: int, calls: int) -> int:
         sizes = self._reference.link.sizes

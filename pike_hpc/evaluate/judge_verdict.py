@@ -136,7 +136,7 @@ class Examiner:
         watch = Stopwatch(
             reference,
             self._link,
-            lambda: self._truth.pack_fresh(secrets.seed("window", next(drawn))),
+            lambda count: self._truth.pack_fresh(secrets.seed("window", next(drawn)), count),
             self._marker.tolerance(self._outcome.tier),
             self._slots,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,7 @@ class Lane:
         scratch_mb: int = 2048,
         processes: int = 512,
         builder: Builder | None = None,
+        like: Lane | None = None,
     ) -> None:
         """Make the lane's folder; processes start with the first evaluation.
 
@@ -80,12 +82,12 @@ class Lane:
             scratch_mb: of a candidate's files.
             processes: of a candidate, threads included.
             builder: compiles ahead, the caller closes it; None leaves that to the run.
+            like: a lane of the same engine and image, whose isolation holds here, too.
 
         Raises:
             UsageError: the path of `scratch` is too long for a socket.
         """
-        half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
-        self._spares, self._builder = spares, builder
+        self._spares, self._builder, self._like = spares, builder, like
         tools = builder.tools if builder else sandbox.Toolchain()
         self._cell = Cell(
             engine=engine,
@@ -94,13 +96,14 @@ class Lane:
             threads=threads or len(os.sched_getaffinity(0)),
             python=python,
             image=image,
-            memory_mb=half if memory_mb is None else memory_mb,
+            memory_mb=_half_of_memory_mb() if memory_mb is None else memory_mb,
             scratch_mb=scratch_mb,
             processes=processes,
             read_only=tuple(tools.read_only),
             extra={**_CALM, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}), **tools.env},
         )
         self._isolation: Isolation | None = None
+        self._once = threading.Lock()
         self._gate: Gate[Crew] = gate or Gate()
         self._crew = Crew(self._cell, self._gate, self._opening)
         self.lost_judge = False
@@ -120,14 +123,21 @@ class Lane:
     @property
     def isolation(self) -> Isolation:
         """What separates a candidate from everything else here, measured once by attacks."""
-        if self._isolation is None:
-            self._isolation = self._cell.measure()
-        return self._isolation
+        if self._like is not None:
+            return self._like.isolation
+        with self._once:
+            if self._isolation is None:
+                self._isolation = self._cell.measure()
+            return self._isolation
 
     def build_ahead(self, request: EvalRequest) -> None:
         """Have what the candidate compiles compiled while others are judged. From any thread."""
         if self._builder is not None and self._refuse(request) is None:
             self._builder.submit(request)
+
+    def is_built(self, request: EvalRequest) -> bool:
+        """Whether nothing of the candidate is being compiled. From any thread."""
+        return self._builder is None or self._builder.is_idle(request)
 
     def evaluate(
         self, request: EvalRequest, on_phase: Callable[[str], None] | None = None
@@ -265,6 +275,10 @@ def _rounded(result: EvalResult) -> EvalResult:
         lane_s=round(result.lane_s, 3),
         gpu_exclusive_s=round(result.gpu_exclusive_s, 3),
     )
+
+
+def _half_of_memory_mb() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
 
 
 def _new_folder(scratch: Path) -> Path:

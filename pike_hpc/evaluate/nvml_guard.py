@@ -103,19 +103,24 @@ def faults(
 
 
 class Guard:
-    """Watches one timing, from its making on."""
+    """Watches one timing."""
 
     def __init__(
         self, read: Read, history: History, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Begin; processes that are on the GPU now belong there."""
+        """Nothing is looked at before `begin`."""
         self._read, self._history, self._sleep = read, history, sleep
         self._patience = Patience()
         self._candidate_mhz: deque[int] = deque(maxlen=USUAL)
-        self._before = read()
-        self._known = self._before.processes
+        self._before = Sample()
+        self._known: frozenset[int] | None = None
         self._looks: list[Sample] = []
         self._faults: tuple[str, ...] = ()
+
+    def begin(self) -> None:
+        """The device is ours now: processes that are on it belong there, such as frozen ones."""
+        self._before = self._read()
+        self._known = self._before.processes
 
     def before(self) -> None:
         """A block begins."""

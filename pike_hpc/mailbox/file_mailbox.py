@@ -180,6 +180,10 @@ class FileMailbox:
         """Return the claims of dead workers to the queue; how many were moved."""
         return self._janitor.requeue_lost(stale_s=stale_s, is_alive=is_alive)
 
+    def waiting(self) -> int:
+        """Requests that nobody has claimed, of any kind of device: one listing."""
+        return len(self._store.new_names())
+
     def counts(self) -> QueueCounts:
         """What lies where now."""
         done, dead = self._store.done_names(), self._files.names(self.root / "dead")

@@ -167,6 +167,11 @@ class MemoryMailbox:
         entry.worker_id, entry.judging = None, False
         return True
 
+    def waiting(self) -> int:
+        """Requests that nobody has claimed, of any kind of device."""
+        with self._lock:
+            return sum(_waits(entry) for entry in self._entries.values())
+
     def counts(self) -> QueueCounts:
         """What lies where now."""
         with self._lock:

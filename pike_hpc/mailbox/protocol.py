@@ -74,6 +74,10 @@ class Mailbox(Protocol):
         """
         ...
 
+    def waiting(self) -> int:
+        """Requests that nobody has claimed, of any kind of device. Cheap."""
+        ...
+
     def counts(self) -> QueueCounts:
         """What lies where now."""
         ...

@@ -16,7 +16,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ LEGACY_INPUT_SEED = 0
 LEGACY_WEIGHT_SEED = 1
 """... and the weights, in the constructor, from one with this seed."""
 
+
+T = TypeVar("T")
 
 Device = torch.device | str
 """Where tensors are made: cpu, cuda, or meta for shapes alone."""
@@ -55,8 +57,18 @@ class LoadedTask:
         Raises:
             TaskRefused: get_inputs raises or returns no list.
         """
+        return self.stream(seed, 1, lambda arguments: arguments, device)[0]
+
+    def stream(
+        self, seed: int, count: int, each: Callable[[list[Any]], T], device: Device = "cpu"
+    ) -> list[T]:
+        """What `each` makes of `count` inputs, drawn one after the other from one seed.
+
+        Raises:
+            TaskRefused: get_inputs raises or returns no list.
+        """
         with _seeded(seed, device):
-            return self._call("get_inputs")
+            return [each(self._call("get_inputs")) for _ in range(count)]
 
     def init_inputs(self, device: Device = "cpu") -> list[Any]:
         """The constructor's arguments: the same at every call on one kind of device.

@@ -1,5 +1,6 @@
 """The long-running program that claims requests, has them judged and commits the verdicts."""
 
+from pike_hpc.worker.backlog import Preparer
 from pike_hpc.worker.cassette import CassetteJudge, RecordingJudge
 from pike_hpc.worker.judge import Judge
 from pike_hpc.worker.loop import run_worker
@@ -10,6 +11,7 @@ from pike_hpc.worker.stop import Stop, stop_on_signals
 __all__ = [
     "CassetteJudge",
     "Judge",
+    "Preparer",
     "RecordingJudge",
     "SimulatedJudge",
     "Stop",

@@ -17,11 +17,12 @@ from contextlib import nullcontext, suppress
 
 from pike_hpc.mailbox import Claim, Mailbox, WorkerBeat, alive_here, host_name, start_token
 from pike_hpc.records import TryAgainLater
+from pike_hpc.worker.backlog import Backlog, Preparer
 from pike_hpc.worker.judge import Judge, judge_error
 from pike_hpc.worker.judge_thread import Judged
 from pike_hpc.worker.options import WorkerOptions
 from pike_hpc.worker.pace import Backoff, Durations
-from pike_hpc.worker.seats import Seat, assign, close_all, describe
+from pike_hpc.worker.seats import Seat, close_all, describe
 from pike_hpc.worker.stop import Stop, stop_on_signals
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ def run_worker(
     judges: Sequence[Judge],
     options: WorkerOptions,
     *,
+    preparer: Preparer | None = None,
     stop: Stop | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
@@ -45,15 +47,18 @@ def run_worker(
     """Work until there is a reason to leave; closes the judges.
 
     `judges`, one a lane, judge at the same time, each one request at a time; all of one kind of
-    device. Without `stop`, SIGTERM, SIGINT and SIGUSR2 are taken over meanwhile (main thread
-    only). Returns 0 for leaving by plan (mailbox closed, idle, signal, walltime), 75 when a
-    result could not be committed before it had to leave (its request is judged again).
+    device. With a `preparer`, a little is claimed ahead where plenty waits, and what it compiles is
+    compiled before its turn. Without `stop`, SIGTERM, SIGINT and SIGUSR2 are taken over meanwhile
+    (main thread only). Returns 0 for leaving by plan (mailbox closed, idle, signal, walltime), 75
+    when a result could not be committed before it had to leave (its request is judged again).
 
     Raises:
         ValueError: no judge, or judges of several kinds of device.
     """
     with nullcontext(stop) if stop else stop_on_signals() as stopping:
-        worker = _Worker(mailbox, judges, options, stopping, clock, wall, rng or random.Random())
+        worker = _Worker(
+            mailbox, judges, options, preparer, stopping, clock, wall, rng or random.Random()
+        )
         return worker.run()
 
 
@@ -63,6 +68,7 @@ class _Worker:
         mailbox: Mailbox,
         judges: Sequence[Judge],
         options: WorkerOptions,
+        preparer: Preparer | None,
         stop: Stop,
         clock: Callable[[], float],
         wall: Callable[[], float],
@@ -75,6 +81,8 @@ class _Worker:
             raise ValueError(f"a worker's judges are of one kind of device, not {sorted(kinds)}")
         self._kinds = kinds
         self._seats = [Seat(judge, stop.ring, rng) for judge in judges]
+        self._backlog = Backlog(preparer, len(judges))
+        self._ahead = preparer is not None
         self._durations = Durations(options.expected_s)
         self._polling = Backoff(options.poll_min_s, options.poll_max_s, rng)
         self._retrying = Backoff(0.1, 10.0, rng)
@@ -118,7 +126,7 @@ class _Worker:
         if len(self._busy) == len(self._seats):
             self._busy_at = now
             return None  # nothing could be claimed, so there is no need to ask
-        if self._busy or any(seat.rests_until > now for seat in self._seats):
+        if self._busy or len(self._backlog) or any(seat.rests_until > now for seat in self._seats):
             self._busy_at = now
         if self._mailbox.closed():
             return "the run is finished"
@@ -134,13 +142,25 @@ class _Worker:
         return self._options.walltime_end - self._options.walltime_margin_s - self._wall()
 
     def _hand_out(self) -> None:
-        """Claim for the seats that are free, and start."""
+        """Claim for the seats that are free, and start what is ready."""
         now = self._clock()
         free = [seat for seat in self._seats if seat.is_free(now)]
-        if not free or now < self._next_claim_at:
-            return
+        if (free or self._ahead) and now >= self._next_claim_at:
+            self._claim(now, len(free))
+        started = self._backlog.hand_out(free)
+        for claim, seat in started:
+            self._start(claim, seat)
+        if started:
+            self._tend()
+
+    def _claim(self, now: float, free: int) -> None:
+        """Claim what is wanted. When nothing comes of it the next try is a pause away."""
         try:
-            claims = self._mailbox.claim(self._options.worker_id, self._kinds, len(free))
+            waiting = self._mailbox.waiting() if self._ahead else 0
+            wanted = self._backlog.wanted(free, waiting)
+            claims = (
+                self._mailbox.claim(self._options.worker_id, self._kinds, wanted) if wanted else ()
+            )
         except TryAgainLater as error:
             _log.warning("%s", error)
             self._next_claim_at = now + self._retrying.pause_s()
@@ -150,10 +170,7 @@ class _Worker:
             return
         self._polling.reset()
         self._retrying.reset()
-        places = assign([c.request.task.digest for c in claims], [seat.warm for seat in free])
-        for claim, place in zip(claims, places, strict=True):
-            self._start(claim, free[place])
-        self._tend()
+        self._backlog.add(claims)
 
     def _start(self, claim: Claim, seat: Seat) -> None:
         if self._stop.reason is not None:
@@ -190,6 +207,8 @@ class _Worker:
         """Let what is in hand end in its time, and give back what does not."""
         self._leaving = True
         self._next_beat_at = self._clock()
+        for claim in self._backlog.give_up():
+            self._release(claim)
         while self._busy:
             self._collect()
             if self._out_of_time():

@@ -2,10 +2,10 @@
 
     python tests/bench/throughput.py [--seconds N] [--gpus N] [--device D] [--kinds K,K] [--out DIR]
 
-The judges are those that `pike-hpc worker` opens, fed as an agent feeds them: a little more work
-than there are judges. First half: every program's build is a new one (cold). Second half: the same
-programs again under another name (warm). With --gpus above 1 the same runs first on one GPU, and
-the ratio of the rates stands in the document.
+The judges are those that `pike-hpc worker` opens, fed as the agents of several tasks feed them:
+there is always more work than they can take. First half: every program's build is a new one
+(cold). Second half: the same programs again under another name (warm). With --gpus above 1 the
+same runs first on one GPU, and the ratio of the rates stands in the document.
 """
 
 import argparse
@@ -38,6 +38,7 @@ MODULES = (
     "evaluate/judge_verdict.py",
     "evaluate/lane.py",
     "evaluate/statistics.py",
+    "worker/backlog.py",
     "worker/loop.py",
     "worker/seats.py",
 )
@@ -118,12 +119,12 @@ class Book:
 
 
 class Feeder(threading.Thread):
-    """Keeps a little more in the mailbox than the judges hold, until the time is up."""
+    """Keeps more in the mailbox than the judges can take, until the time is up."""
 
     def __init__(self, mailbox, book, device, programs, judges, seconds, stop, seed):
         super().__init__(daemon=True)
         self._mailbox, self._book, self._device = mailbox, book, device
-        self._cards, self._ahead = dealt(programs, seed), judges + 2
+        self._cards, self._ahead = dealt(programs, seed), 6 * judges
         self._seconds, self._stop_worker = seconds, stop
         self._cold, self._again = [], 0
 
@@ -165,7 +166,7 @@ def drive(device, programs, seconds, seed=1, engine="auto"):
         book = Book()
         watched = [WatchedJudge(judge, book) for judge in judges]
         Feeder(mailbox, book, device, programs, len(judges), seconds, stop, seed).start()
-        run_worker(mailbox, watched, options, stop=stop)
+        run_worker(mailbox, watched, options, preparer=judges[0], stop=stop)
     return book, len(judges), opened_s
 
 

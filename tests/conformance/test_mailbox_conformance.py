@@ -157,6 +157,7 @@ def test_the_commit_of_a_worker_taken_for_dead_still_stands(open_mailbox, clock)
     old = take(slow, "slow")
     slow.judging(old)
     lose(agent, clock)
+    assert agent.waiting() == 1
     assert agent.counts().new == 1
     assert slow.commit(old, result(sent, "slow"))
     assert other.claim("other", CPU) == ()
@@ -188,6 +189,7 @@ def test_a_lost_claim_can_neither_be_judged_nor_released(open_mailbox, clock):
     assert not slow.judging(old)
     slow.release(old)
     assert fast.judging(new)
+    assert agent.waiting() == 0
     assert agent.counts() == QueueCounts(new=0, claimed=1, done=0, dead=0)
 
 

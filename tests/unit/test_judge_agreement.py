@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.evaluate.correctness import Grain, LeafScale, grain_of  # noqa: E402 - torch
+from pike_hpc.evaluate.correctness import LeafScale, grain_of  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_agreement import (  # noqa: E402 - torch
     Agreement,
+    Quick,
     Tolerance,
     agrees,
-    harmless,
 )
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402 - torch
 from pike_hpc.evaluate.layout import ALIGNMENT, buffer_bytes, lay_out  # noqa: E402 - torch
@@ -53,29 +53,45 @@ def grown(seed, growth):
     noise=st.sampled_from([0.0, 1e-7, 1e-3]),
     bound=st.floats(1e-6, 1e-1),
     local=st.floats(1e-6, 1.0),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_whatever_is_harmless_agrees_in_full(seed, growth, noise, bound, local):
+def test_whatever_a_quick_look_is_sure_of_agrees_in_full(seed, growth, noise, bound, local, dtype):
     truths = grown(seed, growth)
     shipped = [t * (1 + noise * torch.randn_like(t)) for t in truths]
     signal = float((truths[0] - truths[1]).square().mean().sqrt())
     grain = grain_of(truths, shipped, signal, noise / 2)
     scale = LeafScale(signal=signal, limits={Tier.FP32: bound}, grain=grain)
-    most = harmless(scale, bound, local)
-    signs = torch.randn(SHAPE).sign()
-    for pattern in (torch.ones(SHAPE), signs):
-        assert agrees(truths[0] + most * pattern, truths[0], scale, bound, local)
+    quick = Quick(scale, bound, local)
+    along = torch.logspace(-growth, 0, SHAPE[1])
+    for pattern in (torch.ones(SHAPE), torch.randn(SHAPE), along * torch.randn(SHAPE)):
+        for factor in (0.3, 0.9, 1.1, 3.0):
+            size = factor * signal * min(bound, local)
+            off = (size * pattern).to(dtype)
+            if quick.sure(off.view(1, -1)):
+                assert agrees(truths[0] + off, truths[0], scale, bound, local)
 
 
-def test_the_smallest_scale_of_a_stretch_and_of_a_column_counts():
-    least = torch.tensor([64.0, 64e-8])
-    assert harmless(PLAIN, 1e-3, 1e-1) == pytest.approx(0.98e-3)
-    stretches = LeafScale(signal=1.0, limits={}, grain=Grain(least=least, columns=None))
-    assert harmless(stretches, 1e-3, 1e-1) == pytest.approx(0.98e-5)
-    columns = Grain(least=least[:1], columns=torch.tensor([1.0, 1e-10]))
-    assert harmless(LeafScale(signal=1.0, limits={}, grain=columns), 1e-3, 1e-1) == pytest.approx(
-        0.98e-6
-    )
-    assert harmless(LeafScale(signal=0.0, limits={}), 1.0, 1.0) == 0.0
+def test_a_quick_look_settles_what_is_well_within():
+    """Where the answer grows along a dimension, too: there the largest difference alone says no."""
+    truths = grown(1, 4)
+    shipped = [t * (1 + 1e-6 * torch.randn_like(t)) for t in truths]
+    signal = float((truths[0] - truths[1]).square().mean().sqrt())
+    for width in (SHAPE[1], 7):
+        t, s = ([x[:, :width] for x in xs] for xs in (truths, shipped))
+        scale = LeafScale(signal=signal, limits={}, grain=grain_of(t, s, signal, 1e-6))
+        off = (1e-6 * t[0] * torch.randn_like(t[0])).float().reshape(1, -1)
+        assert Quick(scale, 1e-3, 1e-2).sure(off)
+        assert not Quick(scale, 1e-3, 1e-2).sure(off * math.nan)
+        assert not Quick(scale, 1e-3, 1e-2).sure(off + 1e-2 * signal)
+
+
+def test_without_a_grain_the_largest_difference_counts():
+    quick, off = Quick(PLAIN, 1e-3, 1e-2), torch.zeros(2, 10)
+    assert quick.sure(off)
+    off[1, 3] = 0.97e-3
+    assert quick.sure(off)
+    off[1, 3] = 0.99e-3
+    assert not quick.sure(off)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "complex64"])

@@ -33,6 +33,7 @@ class Bench:
         self.now = first or look()
         self.slept = []
         self.guard = Guard(lambda: self.now, history or History(), self.slept.append)
+        self.guard.begin()
 
     def block(self, now=None, *, reference_last=True):
         self.guard.before()

@@ -1,0 +1,124 @@
+"""Claiming ahead: what is prepared, what is handed out, and how much one worker takes."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pike_hpc.mailbox import Claim
+from pike_hpc.records import EvalRequest, Task
+from pike_hpc.worker.backlog import PLENTY, Backlog
+from pike_hpc.worker.seats import Seat
+
+
+class Workshop:
+    """Prepares what it is told to, and is done when the test says so."""
+
+    def __init__(self):
+        self.begun, self.done = [], set()
+
+    def prepare(self, request):
+        self.begun.append(request.candidate_source)
+
+    def is_ready(self, request):
+        return request.candidate_source in self.done
+
+
+class Idle:
+    """A judge that nobody asks."""
+
+    device_kind = "gpu"
+
+    def evaluate(self, request, on_phase):
+        raise AssertionError
+
+    def close(self):
+        pass
+
+
+def claim(source, task="t"):
+    request = EvalRequest(
+        task=Task(suite="s", id=task, name=task, source=f"# {task}"),
+        candidate_source=source,
+        device_kind="gpu",
+        image_digest="i",
+        timeout_s=1.0,
+    )
+    return Claim(request=request, attempt=1, token=source)
+
+
+@pytest.fixture
+def seats():
+    made = [Seat(Idle(), lambda: None, random.Random(0)) for _ in range(2)]
+    yield made
+    for seat in made:
+        seat.close(1.0)
+
+
+def sources(handed):
+    return [claim.request.candidate_source for claim, _ in handed]
+
+
+def test_what_is_ready_goes_first_and_the_rest_waits_for_its_build(seats):
+    workshop = Workshop()
+    backlog = Backlog(workshop, 2)
+    backlog.add([claim("slow"), claim("quick"), claim("next")])
+    assert workshop.begun == ["slow", "quick", "next"]
+    assert backlog.hand_out(seats) == []
+    workshop.done |= {"quick", "next"}
+    assert sources(backlog.hand_out(seats[:1])) == ["quick"]
+    workshop.done.add("slow")
+    handed = backlog.hand_out(seats)
+    assert sources(handed) == ["slow", "next"]
+    assert len({id(seat) for _, seat in handed}) == 2
+    assert len(backlog) == 0
+
+
+def test_without_a_preparer_all_is_ready_and_nothing_is_claimed_ahead(seats):
+    backlog = Backlog(None, 2)
+    assert backlog.wanted(0, 1000) == 0
+    assert backlog.wanted(2, 1000) == 2
+    backlog.add([claim("a")])
+    assert sources(backlog.hand_out(seats)) == ["a"]
+
+
+def test_others_come_first_unless_plenty_waits():
+    backlog = Backlog(Workshop(), 2)
+    assert backlog.wanted(0, 2 * PLENTY - 1) == 0
+    assert backlog.wanted(0, 2 * PLENTY) == 2
+    assert backlog.wanted(1, 2 * PLENTY) == 3
+
+
+def test_a_free_seat_does_not_wait_for_a_build_while_there_is_room():
+    backlog = Backlog(Workshop(), 2)
+    backlog.add([claim("slow")])
+    assert backlog.wanted(1, 0) == 1, "one more, which may be ready at once"
+
+
+def test_what_is_given_up_is_all_that_waits():
+    backlog = Backlog(Workshop(), 2)
+    held = [claim("a"), claim("b")]
+    backlog.add(held)
+    assert backlog.give_up() == held
+    assert len(backlog) == 0
+    assert backlog.give_up() == []
+
+
+@given(
+    seats=st.integers(1, 8),
+    held=st.lists(st.booleans(), max_size=40),
+    free=st.integers(0, 8),
+    waiting=st.integers(0, 100),
+)
+def test_one_worker_never_holds_more_than_twice_its_seats(seats, held, free, waiting):
+    workshop = Workshop()
+    backlog = Backlog(workshop, seats)
+    for number, ready in enumerate(held[: 2 * seats]):
+        backlog.add([claim(str(number))])
+        workshop.done |= {str(number)} if ready else set()
+    free = min(free, seats)
+    wanted = backlog.wanted(free, waiting)
+    assert wanted >= 0
+    if wanted:
+        assert len(backlog) + wanted <= free + seats
