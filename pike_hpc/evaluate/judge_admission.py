@@ -26,9 +26,10 @@ from pike_hpc.evaluate.correctness import (
     signal_of,
     unequal,
 )
+from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
 from pike_hpc.evaluate.judge_scores import flat_scores
-from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy, is_float
+from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
 from pike_hpc.evaluate.judge_weights import moved_constants
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier

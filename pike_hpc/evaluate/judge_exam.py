@@ -13,9 +13,10 @@ import torch
 
 from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of
 from pike_hpc.evaluate.judge_admission import Yardstick, scale
+from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth, is_float
+from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED
 

@@ -26,7 +26,8 @@ from pike_hpc.evaluate.correctness import (
 from pike_hpc.evaluate.judge_admission import UNMEASURABLE
 from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance
 from pike_hpc.evaluate.judge_exam import Exam
-from pike_hpc.evaluate.judge_truth import Truth, is_float
+from pike_hpc.evaluate.judge_frame import is_float
+from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
 AS_GOOD = 3.0

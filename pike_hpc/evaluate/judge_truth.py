@@ -12,15 +12,21 @@ import functools
 import gc
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from pike_hpc.evaluate.buffers import SharedBuffer
+from pike_hpc.evaluate.judge_frame import (
+    agree,
+    answer_leaves,
+    describe_inputs,
+    narrowest,
+    pack,
+)
 from pike_hpc.evaluate.judge_memory import bytes_of, views
-from pike_hpc.evaluate.judge_shared import Frame
+from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     calibrate,
@@ -38,8 +44,8 @@ from pike_hpc.evaluate.judge_widen import (
     Recording,
     default_dtype,
 )
-from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes, describe, lay_out
-from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten
+from pike_hpc.evaluate.layout import buffer_bytes
+from pike_hpc.evaluate.runner import STATE_BYTES, State, is_other, unflatten
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
@@ -80,27 +86,6 @@ class Secrets:
         return int.from_bytes(hmac.digest(self._key, text, "sha256")[:8], "big") >> 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """One set of weights, in memory that every runner of the task can read and none can write."""
-
-    constructor_seed: int
-    buffer: SharedBuffer
-    """Laid out by the frame's weight slots."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """One input under other weights: do a candidate's answers follow its weights?"""
-
-    weights: Weights
-    packed: torch.Tensor
-    truth: list[torch.Tensor]
-    """The float64 answer under these weights ..."""
-    stale: list[torch.Tensor]
-    """... and under the judging ones, which a program that kept them would give."""
-
-
 class Truth:
     """The reference in float64, and as it stands."""
 
@@ -114,6 +99,7 @@ class Truth:
         self.construct = device if self.large and not self.legacy else torch.device("cpu")
         self._seed = LEGACY_WEIGHT_SEED if self.legacy else secrets.seed("weights", by.value)
         self._probe_seed = secrets.seed("probe", by.value)
+        self._mixture_seed = secrets.seed("mixture", by.value)
         self._checkpoint = loaded.state_dict() if by is WeightsBy.STATE else None
         self.calibrated = 0
         self.resets = False
@@ -121,15 +107,14 @@ class Truth:
         self._state: State | None = None
         self._twin: nn.Module | None = None
         self._wide_device, self._widen_weights = device, not self.large
-        self._chooses = False
         self._draws_there = True
         self._drawn: tuple[int, Any, list[Any]] = (-1, None, [])
         """The inputs drawn last: an admission calls with the same ones many times."""
         self._model = self._draw(self._seed)
         self.parameters = sum(p.numel() for p in self._model.parameters())
-        self.frame = self._agree(self._model)
+        self.frame, self._chooses = agree(loaded, self._model, CALIBRATION_SEEDS[0], device)
         self.weights = self._weights_of(self._model, self._seed)
-        self.native = _narrowest((*self.frame.output_slots, *self.frame.weight_slots))
+        self.native = narrowest((*self.frame.output_slots, *self.frame.weight_slots))
         self.precision = FLOAT64
         """Of `answers`; the native one where float64 is out of reach or would mislead."""
         self._try_float64()
@@ -183,7 +168,7 @@ class Truth:
         model = self.model
         if self._state is not None:
             self._state.restore()
-        return _leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
+        return answer_leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
 
     def reset_between_calls(self) -> bool:
         """Put the model's state back before every call from now on; False where it can't be."""
@@ -218,9 +203,13 @@ class Truth:
         self._state = State(self.model) if self.resets else None
         weights = self._weights_of(self.model, constructor_seed)
         truth = [self.keep(t) for t in self.answers(seed)]
+        reloads = self.by is WeightsBy.STATE and not self.legacy
+        mixture = self._mixture(weights, seed) if reloads else None
         self._model, self._state, self._twin = kept, state, None
         self._sweep()
-        return Probe(weights=weights, packed=self.pack(seed), truth=truth, stale=stale)
+        return Probe(
+            weights=weights, packed=self.pack(seed), truth=truth, stale=stale, mixture=mixture
+        )
 
     def close(self) -> None:
         """Let go of everything, weights included."""
@@ -245,6 +234,29 @@ class Truth:
             self._model.load_state_dict(dict(zip(names, weights, strict=True)))
             self._state = State(self._model) if self.resets else None
         return self._model
+
+    def _mixture(self, other: Weights, seed: int) -> Mixture | None:
+        """Have the model that holds the other weights take some of the judging ones.
+
+        Args:
+            other: weights of the probe.
+            seed: of its input.
+        """
+        slots = self.frame.weight_slots
+        pairs = [views(slots, bytes_of(w.buffer)) for w in (self.weights, other)]
+        held_now = self.model.state_dict(keep_vars=True).values()
+        groups = groups_of(
+            [t.untyped_storage().data_ptr() if t.numel() else -i for i, t in enumerate(held_now)],
+            [0 if torch.equal(a, b) else a.numel() for a, b in zip(*pairs, strict=True)],
+        )
+        bits = draw_bits(groups, self._mixture_seed)
+        if bits is None:
+            return None
+        mixed = [pair[is_other(bits, i)] for i, pair in enumerate(zip(*pairs, strict=True))]
+        names = (slot.name for slot in slots)
+        self.model.load_state_dict(dict(zip(names, mixed, strict=True)))
+        self._twin, self._state = None, State(self.model) if self.resets else None
+        return Mixture(bits=bits, truth=[self.keep(t) for t in self.answers(seed)])
 
     def _draw(self, seed: int) -> nn.Module:
         model = on_device(self._loaded.make_model(seed, device=self.construct).eval(), self.device)
@@ -279,7 +291,7 @@ class Truth:
         )
         chosen = [c.to(device) for c in choices]
         with default_dtype(torch.float64), InDouble(chosen):
-            return [leaf.to(self.device) for leaf in _leaves(self._twin, arguments)]
+            return [leaf.to(self.device) for leaf in answer_leaves(self._twin, arguments)]
 
     def _host_has_room(self) -> bool:
         """Whether a float64 copy of all that the model holds fits beside what runs there."""
@@ -301,55 +313,13 @@ class Truth:
         self.hold_natively()
 
     def _packed(self, inputs: Sequence[Any], place: torch.device) -> torch.Tensor:
-        leaves: list[Any] = []
-        tree = _describe_inputs(inputs, leaves)
-        shapes = [(tuple(t.shape), _dtype(t)) for t in leaves]
-        agreed = [(s.shape, s.dtype) for s in self.frame.input_slots]
-        if tree != self.frame.input_tree or shapes != agreed:
-            raise TaskRefused(
-                "get_inputs gives other shapes or values at another seed",
-                where=self._loaded.task.key,
-            )
-        size = buffer_bytes(self.frame.input_slots)
-        raw = torch.zeros(size, dtype=torch.uint8, device=place)
-        for view, leaf in zip(views(self.frame.input_slots, raw), leaves, strict=True):
-            view.copy_(leaf)
-        return raw
-
-    def _agree(self, model: nn.Module) -> Frame:
-        arguments: list[Any] = []
-        outputs: list[Any] = []
-        inputs = self._loaded.inputs(CALIBRATION_SEEDS[0])
-        input_tree = _describe_inputs(inputs, arguments)
-        here = [t.to(self.device, copy=True) for t in arguments]
-        try:
-            inputs = unflatten(input_tree, here, self._loaded.namespace)
-        except KeyError as error:
-            raise TaskRefused(
-                f"the class {error} of an input is not defined in the task's file",
-                where=self._loaded.task.key,
-            ) from None
-        with torch.inference_mode(), Recording() as run:
-            answer = model(*inputs)
-        self._chooses = bool(run.choices)
-        if not all(_same(a, b) for a, b in zip(arguments, here, strict=True)):
-            raise TaskRefused("forward changes its inputs", where=self._loaded.task.key)
-        output_tree = _describe_outputs(answer, outputs)
-        if not outputs:
-            raise TaskRefused("forward returns no tensor", where=self._loaded.task.key)
-        return Frame(
-            input_tree=input_tree,
-            input_slots=_slots([(str(i), t) for i, t in enumerate(arguments)]),
-            output_tree=output_tree,
-            output_slots=_slots([(str(i), torch.as_tensor(t)) for i, t in enumerate(outputs)]),
-            weight_slots=_slots(list(model.state_dict().items())),
-        )
+        return pack(self.frame, inputs, place, self._loaded.task.key)
 
     def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Arguments of a call; `change` copies, since forward may write what it is given."""
         if seed != self._drawn[0]:
             leaves: list[Any] = []
-            tree = _describe_inputs(self._loaded.inputs(seed), leaves)
+            tree = describe_inputs(self._loaded.inputs(seed), leaves)
             self._drawn = (seed, tree, leaves)
         _, tree, leaves = self._drawn
         return unflatten(tree, [change(t) for t in leaves], self._loaded.namespace)
@@ -366,47 +336,3 @@ class Truth:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def is_float(slot: Slot) -> bool:
-    """Whether a slot's values are compared by error rather than for equality."""
-    return slot.dtype in FLOATS
-
-
-def _leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.Tensor]:
-    """Output tensors of a call, of their own: a later call can't change them."""
-    leaves: list[Any] = []
-    with torch.inference_mode():
-        _describe_outputs(model(*arguments), leaves)
-        return [torch.as_tensor(leaf).clone() for leaf in leaves]
-
-
-def _same(given: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether a call left its argument as it was, NaN included."""
-    there = given.to(after.device)
-    return bool(((there == after) | ((there != there) & (after != after))).all())  # noqa: PLR0124
-
-
-def _narrowest(slots: Sequence[Slot]) -> str:
-    """The coarsest floating type among outputs and weights; float32 where there is none."""
-    found = {slot.dtype for slot in slots}
-    return next((d for d in ("bfloat16", "float16") if d in found), "float32")
-
-
-def _slots(tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[Slot, ...]:
-    try:
-        return lay_out((name, _dtype(t), tuple(t.shape)) for name, t in tensors)
-    except KeyError as error:
-        raise TaskRefused(f"tensors of type {error} can't be shared with a runner") from None
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _describe_inputs(arguments: Sequence[Any], leaves: list[Any]) -> Any:
-    return describe(list(arguments), torch.is_tensor, leaves, numbers_are_leaves=False)
-
-
-def _describe_outputs(answer: Any, leaves: list[Any]) -> Any:
-    return describe(answer, torch.is_tensor, leaves, numbers_are_leaves=True)

@@ -17,13 +17,15 @@ from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
 from pike_hpc.evaluate.judge_drain import Solitude
 from pike_hpc.evaluate.judge_exam import Exam, call
 from pike_hpc.evaluate.judge_failures import explain
+from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_guard import TaskWatch
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
+from pike_hpc.evaluate.judge_probe import Probe, Weights
 from pike_hpc.evaluate.judge_profile import read_sheet
 from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch, WrongAnswer
-from pike_hpc.evaluate.judge_truth import Probe, Secrets, Truth, Weights, WeightsBy, is_float
+from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.runner import Code, Op, Source, kept_answers
@@ -165,11 +167,11 @@ class Examiner:
         probe = self._truth.probe
         by_state = self._truth.by is WeightsBy.STATE
         if by_state and not self._truth.legacy:
-            if self._reload() and self._follows(probe):
+            if self._living_follows(probe):
                 return
             self._outcome.tags.append("caches_weights")
         self._load(probe.weights, Source.OTHER if by_state else Source.SEED)
-        if not self._follows(probe):
+        if not self._follows(probe, probe.truth):
             raise wrong("a fresh ModelNew with other weights answers wrongly")
 
     def profile(self) -> None:
@@ -190,36 +192,47 @@ class Examiner:
             self._outcome.profile, device_ms = found
             self._outcome.timing = replace(timing, device_ms=device_ms)
 
-    def _follows(self, probe: Probe) -> bool:
-        """Whether it answers as the reference does under the probe's weights.
+    def _living_follows(self, probe: Probe) -> bool:
+        """Whether the living model takes other weights, then a mixture, then the first again."""
+        steps = [(Source.OTHER, 0, probe.truth)]
+        if probe.mixture is not None:
+            steps.append((Source.MIXED, probe.mixture.bits, probe.mixture.truth))
+            steps.append((Source.STATE, 0, probe.stale))
+        return all(
+            self._reload(source, bits) and self._follows(probe, truth)
+            for source, bits, truth in steps
+        )
 
-        Much nearer to the answer of these weights than that of the old ones is: other weights
+    def _follows(self, probe: Probe, truth: Sequence[torch.Tensor]) -> bool:
+        """Whether it answers the probe's input as the reference does under its weights of now.
+
+        Nearer to the truth than a part of what the whole change of weights does: other weights
         may be a little harder than the exam's, so a tier's limit alone would refuse honest ones.
         """
         answer, _ = self._call(probe.packed)
-        errors = self._marker.errors([answer], [probe.truth])
+        errors = self._marker.errors([answer], [truth])
         moved = self._marker.errors([probe.stale], [probe.truth])
         bounds = zip(errors, moved, self._marker.loosest(), strict=True)
         near = all(error <= max(bound, FOLLOWS * far) for error, far, bound in bounds)
-        return near and self._whole_numbers_follow(answer, probe)
+        return near and self._whole_numbers_follow(answer, truth, probe)
 
-    def _whole_numbers_follow(self, answer: Sequence[torch.Tensor], probe: Probe) -> bool:
+    def _whole_numbers_follow(
+        self, answer: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], probe: Probe
+    ) -> bool:
         """Of a mask or an argmax, near ties may fall the other way in other arithmetic."""
-        for found, truth, stale, slot in zip(
-            answer, probe.truth, probe.stale, self._slots, strict=True
-        ):
-            moved = 0.0 if is_float(slot) else unequal(stale, truth)
-            if moved and unequal(found, truth) > max(UNEQUAL, WHOLE_FOLLOWS * moved):
+        for i, slot in enumerate(self._slots):
+            moved = 0.0 if is_float(slot) else unequal(probe.stale[i], probe.truth[i])
+            if moved and unequal(answer[i], truth[i]) > max(UNEQUAL, WHOLE_FOLLOWS * moved):
                 return False
         return True
 
-    def _reload(self) -> bool:
+    def _reload(self, source: Source, bits: int) -> bool:
         """Whether the living model takes the weights. Raises RunnerFailed.
 
         One that folded them at its first call may have dropped their places.
         """
         try:
-            self._link.do(Op.RELOAD, source=Source.OTHER)
+            self._link.do(Op.RELOAD, source=source, seed=bits)
         except RunnerFailed as failed:
             if failed.kind != "code":
                 raise

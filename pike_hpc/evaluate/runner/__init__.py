@@ -7,7 +7,7 @@ seal, program, trees, state, serve.
 
 from .doorbell import PAGE_BYTES, Page
 from .profile import HEAD, MAGIC, ROW, SHEET_BYTES, TOP
-from .protocol import BELL, DONE, Code, Op, Source, kept_answers
+from .protocol import BELL, DONE, MIXTURE_BITS, Code, Op, Source, is_other, kept_answers
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
@@ -17,6 +17,7 @@ __all__ = [
     "DONE",
     "HEAD",
     "MAGIC",
+    "MIXTURE_BITS",
     "PAGE_BYTES",
     "ROW",
     "SHEET_BYTES",
@@ -27,6 +28,7 @@ __all__ = [
     "Page",
     "Source",
     "State",
+    "is_other",
     "kept_answers",
     "main",
     "unflatten",

@@ -11,7 +11,7 @@ import torch
 
 BELL = struct.Struct("<BBHQ")
 """What the judge rings: an Op, where weights come from, a place of inputs and outputs, and a
-number: the constructor's seed or the key of a call's input."""
+number: the constructor's seed, the bits of a mixture or the key of a call's input."""
 
 DONE = struct.Struct("<B")
 """What is answered: a Code."""
@@ -70,6 +70,21 @@ class Source(enum.IntEnum):
     """The constructor, from its seed alone."""
     OTHER = 2
     """The buffer of other weights, which answers must follow."""
+    MIXED = 3
+    """Each from one of the two buffers: see `is_other`."""
+
+
+MIXTURE_BITS = 64
+
+
+def is_other(bits: int, slot: int) -> bool:
+    """Whether a weight of a mixture is the other one.
+
+    Args:
+        bits: the bell's number.
+        slot: the weight's place in the setup; MIXTURE_BITS further on the bits begin again.
+    """
+    return bool(bits >> slot % MIXTURE_BITS & 1)
 
 
 class Code(enum.IntEnum):

@@ -47,6 +47,7 @@ from .protocol import (
     Refused,
     Source,
     code_of,
+    is_other,
     phase,
 )
 from .state import State
@@ -98,7 +99,7 @@ class Runner:
         elif op is Op.LOAD:
             self._load(source, number)
         elif op is Op.RELOAD:
-            self._fit(self._model, self._weights[source])
+            self._fit(self._model, self._chosen(source, number))
             self._remember()
         elif op is Op.RESET:
             self._restore()
@@ -143,6 +144,13 @@ class Runner:
             self._fit(model, self._weights[source])
         self._model = model
         self._remember()
+
+    def _chosen(self, source: Source, bits: int) -> list[torch.Tensor]:
+        """Weights from a buffer, or a mixture of both."""
+        if source is not Source.MIXED:
+            return self._weights[source]
+        pairs = zip(self._weights[Source.STATE], self._weights[Source.OTHER], strict=True)
+        return [pair[is_other(bits, i)] for i, pair in enumerate(pairs)]
 
     def _construct(self, source: Source, seed: int) -> Any:
         """A fresh model: large ones on the device, where that takes seconds instead of minutes."""

@@ -1,0 +1,125 @@
+"""What judge and runner agree on about one task, as one call of its model shows it.
+
+Arguments and answers as trees of leaves, leaves as bytes of a shared buffer. Knows no weights'
+values and no precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_shared import Frame
+from pike_hpc.evaluate.judge_widen import Recording
+from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes, describe, lay_out
+from pike_hpc.evaluate.runner import unflatten
+from pike_hpc.tasks.load import LoadedTask, TaskRefused
+
+
+def agree(
+    loaded: LoadedTask, model: nn.Module, seed: int, device: torch.device
+) -> tuple[Frame, bool]:
+    """The frame, and whether the model chooses among a few (see `judge_widen`).
+
+    Args:
+        loaded: the task.
+        model: its reference, on the device.
+        seed: of the inputs of the call.
+        device: where it is called.
+
+    Raises:
+        TaskRefused: the call can't be repeated in a runner, or changes its inputs.
+    """
+    arguments: list[Any] = []
+    outputs: list[Any] = []
+    inputs = loaded.inputs(seed)
+    input_tree = describe_inputs(inputs, arguments)
+    here = [t.to(device, copy=True) for t in arguments]
+    try:
+        inputs = unflatten(input_tree, here, loaded.namespace)
+    except KeyError as error:
+        raise TaskRefused(
+            f"the class {error} of an input is not defined in the task's file",
+            where=loaded.task.key,
+        ) from None
+    with torch.inference_mode(), Recording() as run:
+        answer = model(*inputs)
+    if not all(_same(a, b) for a, b in zip(arguments, here, strict=True)):
+        raise TaskRefused("forward changes its inputs", where=loaded.task.key)
+    output_tree = _describe_outputs(answer, outputs)
+    if not outputs:
+        raise TaskRefused("forward returns no tensor", where=loaded.task.key)
+    frame = Frame(
+        input_tree=input_tree,
+        input_slots=_slots([(str(i), t) for i, t in enumerate(arguments)]),
+        output_tree=output_tree,
+        output_slots=_slots([(str(i), torch.as_tensor(t)) for i, t in enumerate(outputs)]),
+        weight_slots=_slots(list(model.state_dict().items())),
+    )
+    return frame, bool(run.choices)
+
+
+def pack(frame: Frame, inputs: Sequence[Any], place: torch.device, where: str) -> torch.Tensor:
+    """The bytes of the shared input buffer for these arguments, at `place`.
+
+    Raises:
+        TaskRefused: they are not what the frame says; `where` is the task's key.
+    """
+    leaves: list[Any] = []
+    tree = describe_inputs(inputs, leaves)
+    shapes = [(tuple(t.shape), _dtype(t)) for t in leaves]
+    if tree != frame.input_tree or shapes != [(s.shape, s.dtype) for s in frame.input_slots]:
+        raise TaskRefused("get_inputs gives other shapes or values at another seed", where=where)
+    raw = torch.zeros(buffer_bytes(frame.input_slots), dtype=torch.uint8, device=place)
+    for view, leaf in zip(views(frame.input_slots, raw), leaves, strict=True):
+        view.copy_(leaf)
+    return raw
+
+
+def answer_leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Output tensors of a call, of their own: a later call can't change them."""
+    leaves: list[Any] = []
+    with torch.inference_mode():
+        _describe_outputs(model(*arguments), leaves)
+        return [torch.as_tensor(leaf).clone() for leaf in leaves]
+
+
+def describe_inputs(arguments: Sequence[Any], leaves: list[Any]) -> Any:
+    """The tree of arguments; their tensors are added to `leaves`."""
+    return describe(list(arguments), torch.is_tensor, leaves, numbers_are_leaves=False)
+
+
+def is_float(slot: Slot) -> bool:
+    """Whether a slot's values are compared by error rather than for equality."""
+    return slot.dtype in FLOATS
+
+
+def narrowest(slots: Sequence[Slot]) -> str:
+    """The coarsest floating type among slots; float32 where there is none."""
+    found = {slot.dtype for slot in slots}
+    return next((d for d in ("bfloat16", "float16") if d in found), "float32")
+
+
+def _same(given: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether a call left its argument as it was, NaN included."""
+    there = given.to(after.device)
+    return bool(((there == after) | ((there != there) & (after != after))).all())  # noqa: PLR0124
+
+
+def _slots(tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[Slot, ...]:
+    try:
+        return lay_out((name, _dtype(t), tuple(t.shape)) for name, t in tensors)
+    except KeyError as error:
+        raise TaskRefused(f"tensors of type {error} can't be shared with a runner") from None
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _describe_outputs(answer: Any, leaves: list[Any]) -> Any:
+    return describe(answer, torch.is_tensor, leaves, numbers_are_leaves=True)
