@@ -16,39 +16,27 @@ import torch
 
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.correctness import (
-    CAP,
     MAX_NOISE,
     MIN_SIGNAL,
     UNEQUAL,
-    compare,
     limit,
-    rms,
-    signal_of,
     unequal,
 )
-from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
 from pike_hpc.evaluate.judge_scores import flat_scores
+from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, Refusal, Signal, alike
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
 from pike_hpc.evaluate.judge_weights import moved_constants
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
 
-ADMISSION_SEEDS = (201, 202)
-"""Public: nothing is judged on these inputs, and the same task is admitted the same way twice."""
-CHEAP_CALL_S = 0.1
-"""A reference faster than this in float32 is also run in half precision on the CPU."""
 UNMEASURABLE = 1e30
 """Stands for an error that is not finite, which a record can't hold."""
-REPEATS = 1e-4, 1e-6
-"""How nearly a reference must repeat itself, relatively and absolutely."""
 
 SCORES = "scores_flat"
 ROOM_K = 4.0
 """A tier may end that many times beyond its own noise, and no nearer, where a mutant bounds it:
 torch's autocast keeps norms in float32, and programs that do not are three times as far off."""
-
-Leaves = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +61,6 @@ class Mutant:
     """Per output leaf: error over the signal, or the part of whole numbers that differ."""
     error: float
     """The worst over float leaves; over all where there are none."""
-
-
-class Refusal(Exception):
-    """The task can't be judged on; the message says why."""
 
 
 def admit(truth: Truth, task_digest: str) -> Yardstick:
@@ -104,24 +88,15 @@ def admit(truth: Truth, task_digest: str) -> Yardstick:
     return replace(found, admission=admission)
 
 
-def scale(answers: Leaves) -> float:
-    """S of a leaf; its RMS where it doesn't depend on the input at all, such as a mask."""
-    return signal_of(answers) or rms(answers[0]) or 1.0
-
-
 class _Trial:
     """One admission."""
 
     def __init__(self, truth: Truth) -> None:
         """Run the reference. Raises Refusal."""
-        self._truth = truth
+        self._truth, self._signal = truth, Signal(truth)
         self._slots: tuple[Slot, ...] = truth.frame.output_slots
-        self._floats = [i for i, slot in enumerate(self._slots) if is_float(slot)]
-        start = time.monotonic()
-        self._native = [truth.natively(s) for s in ADMISSION_SEEDS]
-        self._demand_repeatable()
-        self._cheap = (time.monotonic() - start) / 3 < CHEAP_CALL_S
-        self._measure()
+        self._floats = self._signal.floats
+        self._noise = self._signal.noise
 
     def yardstick(self, task_digest: str) -> Yardstick:
         """Limits by tier, less the tiers at which a mutant passes. Raises Refusal."""
@@ -140,7 +115,7 @@ class _Trial:
                 worst = max(passing, key=lambda m: m.error)
                 inadmissible[tier.value] = f"{worst.what} passes, off by {worst.error:.1e}"
         kept = {t: size for t, size in offered.items() if t.value not in inadmissible}
-        ratio = min((self._ratio(i) for i in self._floats), default=1.0)
+        ratio = min((self._signal.ratio(i) for i in self._floats), default=1.0)
         reason = "" if self._truth.legacy else self._unusable(ratio, kept, inadmissible)
         mildest: dict[str, float] = {}
         for mutant in mutants:
@@ -162,24 +137,6 @@ class _Trial:
             noise=tuple(self._noise),
         )
 
-    def _demand_repeatable(self) -> None:
-        truth, seeds = self._truth, ADMISSION_SEEDS
-        if not all(bool(t.isfinite().all()) for call in self._native for t in call):
-            raise Refusal("the reference gives values that are not finite")
-        if self._repeats():
-            return
-        # Whatever the call in between left behind may be the reason: put it back.
-        if truth.reset_between_calls():
-            self._native = [truth.natively(s) for s in seeds]
-            if self._repeats():
-                return
-        raise Refusal("the reference gives two answers to one input")
-
-    def _repeats(self) -> bool:
-        again = self._truth.natively(ADMISSION_SEEDS[0])
-        pairs = zip(self._native[0], again, strict=True)
-        return all(a.allclose(b, *REPEATS) for a, b in pairs)
-
     def _demand_nothing_hidden(self) -> None:
         """Of weights from a seed, no constant may matter as soon as it is another one."""
         truth = self._truth
@@ -188,48 +145,17 @@ class _Trial:
         for name, moved in moved_constants(truth.model, ADMISSION_SEEDS[0]):
             with moved:
                 answer = truth.natively(ADMISSION_SEEDS[0])
-            if not _alike(answer, self._native[0]):
+            if not alike(answer, self._signal.native[0]):
                 raise Refusal(
                     f"{name} starts as a constant, so that a program without it would look right"
                 )
 
-    def _measure(self) -> None:
-        """Truths, signals, noise; the truth becomes native where float64 would mislead."""
-        truth = self._truth
-        native = truth.precision != FLOAT64
-        self._hold(self._native if native else [truth.answers(s) for s in ADMISSION_SEEDS])
-        self._noise = [
-            max(self._error(n, w, i) for n, w in zip(self._native, self._wide, strict=True))
-            if i in self._floats
-            else 0.0
-            for i in range(len(self._slots))
-        ]
-        coarse = truth.native != "float32"
-        if coarse and not native and max(self._noise, default=0.0) > CAP / 2:
-            # The noise stays what it was: it says why, and that the limit is the cap.
-            truth.hold_natively()
-            self._hold(self._native)
-
-    def _hold(self, answers: Sequence[Leaves]) -> None:
-        """Take these answers for true. Raises Refusal."""
-        self._wide = answers
-        if not all(bool(t.isfinite().all()) for call in answers for t in call):
-            raise Refusal("the reference in float64 gives values that are not finite")
-        alike = all(torch.equal(a, b) for a, b in zip(answers[0], answers[1], strict=True))
-        if alike and not self._truth.legacy:
-            raise Refusal("the output does not depend on the input")
-        self._signals = [scale([w[i] for w in answers]) for i in range(len(self._slots))]
-
-    def _error(self, answer: Leaves, truth: Leaves, leaf: int) -> float:
-        there = truth[leaf]
-        return compare(answer[leaf].to(there.device), there, self._signals[leaf]).error
-
     def _mutant(self, name: str, answer: Leaves, what: str = "") -> Mutant:
         """A wrong answer to the first input, measured as a candidate's is."""
         off = [
-            self._error(answer, self._wide[0], i)
+            self._signal.error(answer, self._signal.wide[0], i)
             if i in self._floats
-            else unequal(answer[i], self._wide[0][i].to(answer[i].device))
+            else unequal(answer[i], self._signal.wide[0][i].to(answer[i].device))
             for i in range(len(self._slots))
         ]
         seen = [off[i] for i in self._floats] or off
@@ -242,12 +168,6 @@ class _Trial:
             off <= (limits[i][tier] if i in self._floats else UNEQUAL)
             for i, off in enumerate(mutant.off)
         )
-
-    def _ratio(self, leaf: int) -> float:
-        """Signal over RMS; a leaf that never moves does not count against the task."""
-        answers = [w[leaf] for w in self._wide]
-        signal, size = signal_of(answers), rms(answers[0])
-        return signal / size if signal > 0 and size > 0 else 1.0
 
     def _tiers(self) -> list[Tier]:
         """Those that the reference's own precision lets anyone tell apart."""
@@ -269,14 +189,16 @@ class _Trial:
         for tier in (Tier.TF32, Tier.HALF):
             if leaf is None or not self._passes(mutant, tier, limits):
                 continue
-            noise = self._known.get(tier) or (self._half_noise() if tier is Tier.HALF else {})
+            noise = self._known.get(tier) or (
+                self._signal.half_noise() if tier is Tier.HALF else {}
+            )
             half = mutant.off[leaf] / 2
             if noise and half >= ROOM_K * max(noise[leaf], self._noise[leaf]):
                 limits[leaf][tier] = half
 
     def _limits(self) -> list[dict[Tier, float]]:
-        half = self._half_noise() if self._cheap else {}
-        tf32 = self._tf32_noise()
+        half = self._signal.half_noise() if self._signal.cheap else {}
+        tf32 = self._signal.tf32_noise()
         self._known = {Tier.TF32: tf32, Tier.HALF: half}
         limits: list[dict[Tier, float]] = []
         for i, slot in enumerate(self._slots):
@@ -289,33 +211,9 @@ class _Trial:
             limits.append({t: limit(t, own[t], slot.count) for t in tiers})
         return limits
 
-    def _half_noise(self) -> dict[int, float]:
-        """E of the reference under bfloat16 autocast; nothing where it does not run so."""
-        try:
-            with torch.autocast(self._truth.device.type, dtype=torch.bfloat16):
-                answer = self._truth.natively(ADMISSION_SEEDS[0])
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # whatever a forward does that knows no bfloat16
-            return {}
-        return {i: self._error(answer, self._wide[0], i) for i in self._floats}
-
-    def _tf32_noise(self) -> dict[int, float]:
-        """E of the reference with TF32 in convolutions and products; CUDA alone has it."""
-        if self._truth.device.type != "cuda":
-            return {}
-        matmul = torch.backends.cuda.matmul
-        before, matmul.allow_tf32 = matmul.allow_tf32, True
-        try:
-            with torch.backends.cudnn.flags(allow_tf32=True):
-                answer = self._truth.natively(ADMISSION_SEEDS[0])
-        finally:
-            matmul.allow_tf32 = before
-        return {i: self._error(answer, self._wide[0], i) for i in self._floats}
-
     def _mutants(self) -> tuple[list[Mutant], list[str]]:
         """Wrong answers, and the mutants that the task can't have."""
-        first, second = self._wide
+        first, second = self._signal.wide
         middle = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
         found = [
             self._mutant("zeros", [torch.zeros_like(t) for t in first]),
@@ -345,11 +243,11 @@ class _Trial:
             raise
         except Exception:  # without that layer the model does not run: no such mutant
             return None
-        pairs = list(zip(answer, self._native[0], strict=False))
+        pairs = list(zip(answer, self._signal.native[0], strict=False))
         shapes = [(a.shape, b.shape) for a, b in pairs]
         if len(answer) != len(self._slots) or any(a != b for a, b in shapes):
             return None
-        if _alike(answer, self._native[0]):
+        if alike(answer, self._signal.native[0]):
             return None
         return self._mutant(name, answer, what)
 
@@ -368,11 +266,6 @@ class _Trial:
             return ""
         why = "; ".join(f"{tier}: {text}" for tier, text in inadmissible.items())
         return f"wrong answers would pass at every tier ({why})"
-
-
-def _alike(answer: Leaves, other: Leaves) -> bool:
-    """Whether two answers are the same but for rounding."""
-    return all(a.allclose(b, 1e-6, 0.0) for a, b in zip(answer, other, strict=True))
 
 
 def _one_output_wrong(mutant: Mutant) -> list[Mutant]:

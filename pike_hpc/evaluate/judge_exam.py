@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of
-from pike_hpc.evaluate.judge_admission import Yardstick, scale
+from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_signal import scale
 from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED

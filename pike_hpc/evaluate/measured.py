@@ -21,6 +21,7 @@ MODULES = (
     "evaluate/judge_memory.py",
     "evaluate/judge_mutants.py",
     "evaluate/judge_scores.py",
+    "evaluate/judge_signal.py",
     "evaluate/judge_size.py",
     "evaluate/judge_truth.py",
     "evaluate/judge_weights.py",

@@ -1,0 +1,133 @@
+"""What the answers of a task's reference tell: how much they move, how far its own are off.
+
+Two public inputs, answered in float64 and as the reference ships. Everything that is said of a
+wrong answer in an admission is measured against this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from pike_hpc.evaluate.correctness import CAP, compare, rms, signal_of
+from pike_hpc.evaluate.judge_frame import is_float
+from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
+from pike_hpc.evaluate.layout import Slot
+
+ADMISSION_SEEDS = (201, 202)
+"""Public: nothing is judged on these inputs, and the same task is admitted the same way twice."""
+CHEAP_CALL_S = 0.1
+"""A reference faster than this in float32 is also run in half precision on the CPU."""
+REPEATS = 1e-4, 1e-6
+"""How nearly a reference must repeat itself, relatively and absolutely."""
+
+Leaves = Sequence[torch.Tensor]
+
+
+class Refusal(Exception):
+    """The task can't be judged on; the message says why."""
+
+
+def scale(answers: Leaves) -> float:
+    """S of a leaf; its RMS where it doesn't depend on the input at all, such as a mask."""
+    return signal_of(answers) or rms(answers[0]) or 1.0
+
+
+def alike(answer: Leaves, other: Leaves) -> bool:
+    """Whether two answers are the same but for rounding."""
+    return all(a.allclose(b, 1e-6, 0.0) for a, b in zip(answer, other, strict=True))
+
+
+class Signal:
+    """The reference's answers to the admission's inputs, and what they are off by."""
+
+    def __init__(self, truth: Truth) -> None:
+        """Run the reference. Raises Refusal."""
+        self._truth = truth
+        slots: tuple[Slot, ...] = truth.frame.output_slots
+        self.floats = [i for i, slot in enumerate(slots) if is_float(slot)]
+        start = time.monotonic()
+        self.native = [truth.natively(s) for s in ADMISSION_SEEDS]
+        """As it ships, per input."""
+        self._demand_repeatable()
+        self.cheap = (time.monotonic() - start) / 3 < CHEAP_CALL_S
+        """Whether another precision can be tried, however slow the device is at it."""
+        native = truth.precision != FLOAT64
+        self._hold(self.native if native else [truth.answers(s) for s in ADMISSION_SEEDS])
+        self.noise = [
+            max(self.error(n, w, i) for n, w in zip(self.native, self.wide, strict=True))
+            if i in self.floats
+            else 0.0
+            for i in range(len(slots))
+        ]
+        """E of the reference as it ships, per output leaf."""
+        coarse = truth.native != "float32"
+        if coarse and not native and max(self.noise, default=0.0) > CAP / 2:
+            # The noise stays what it was: it says why, and that the limit is the cap.
+            truth.hold_natively()
+            self._hold(self.native)
+
+    def error(self, answer: Leaves, truth: Leaves, leaf: int) -> float:
+        """E of one output of an answer."""
+        there = truth[leaf]
+        return compare(answer[leaf].to(there.device), there, self._signals[leaf]).error
+
+    def ratio(self, leaf: int) -> float:
+        """Signal over RMS; a leaf that never moves does not count against the task."""
+        answers = [w[leaf] for w in self.wide]
+        signal, size = signal_of(answers), rms(answers[0])
+        return signal / size if signal > 0 and size > 0 else 1.0
+
+    def half_noise(self) -> dict[int, float]:
+        """E of the reference under bfloat16 autocast; nothing where it does not run so."""
+        try:
+            with torch.autocast(self._truth.device.type, dtype=torch.bfloat16):
+                answer = self._truth.natively(ADMISSION_SEEDS[0])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # whatever a forward does that knows no bfloat16
+            return {}
+        return {i: self.error(answer, self.wide[0], i) for i in self.floats}
+
+    def tf32_noise(self) -> dict[int, float]:
+        """E of the reference with TF32 in convolutions and products; CUDA alone has it."""
+        if self._truth.device.type != "cuda":
+            return {}
+        matmul = torch.backends.cuda.matmul
+        before, matmul.allow_tf32 = matmul.allow_tf32, True
+        try:
+            with torch.backends.cudnn.flags(allow_tf32=True):
+                answer = self._truth.natively(ADMISSION_SEEDS[0])
+        finally:
+            matmul.allow_tf32 = before
+        return {i: self.error(answer, self.wide[0], i) for i in self.floats}
+
+    def _demand_repeatable(self) -> None:
+        truth = self._truth
+        if not all(bool(t.isfinite().all()) for call in self.native for t in call):
+            raise Refusal("the reference gives values that are not finite")
+        if self._repeats():
+            return
+        # Whatever the call in between left behind may be the reason: put it back.
+        if truth.reset_between_calls():
+            self.native = [truth.natively(s) for s in ADMISSION_SEEDS]
+            if self._repeats():
+                return
+        raise Refusal("the reference gives two answers to one input")
+
+    def _repeats(self) -> bool:
+        again = self._truth.natively(ADMISSION_SEEDS[0])
+        pairs = zip(self.native[0], again, strict=True)
+        return all(a.allclose(b, *REPEATS) for a, b in pairs)
+
+    def _hold(self, answers: Sequence[Leaves]) -> None:
+        """Take these answers for true. Raises Refusal."""
+        self.wide = answers
+        if not all(bool(t.isfinite().all()) for call in answers for t in call):
+            raise Refusal("the reference in float64 gives values that are not finite")
+        same = all(torch.equal(a, b) for a, b in zip(answers[0], answers[1], strict=True))
+        if same and not self._truth.legacy:
+            raise Refusal("the output does not depend on the input")
+        self._signals = [scale([w[i] for w in answers]) for i in range(len(answers[0]))]
