@@ -3,7 +3,9 @@
 Whatever a program does to its profile, its verdict stays what it was.
 """
 
+import importlib.util
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,52 +15,13 @@ from pike_hpc.records import EvalRequest, EvalStatus, ProfileSource, Task, to_js
 
 pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
-TASK = Task(
-    suite="tests",
-    id="1",
-    name="tiny",
-    source="""
-import torch
-import torch.nn as nn
-
-batch = 64
-width = 256
-
-
-class Model(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.first = nn.Linear(width, width)
-        self.second = nn.Linear(width, width)
-
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
-
-
-def get_inputs():
-    return [torch.randn(batch, width)]
-
-
-def get_init_inputs():
-    return [width]
-""",
+_spec = importlib.util.spec_from_file_location(
+    "programs", Path(__file__).parents[1] / "exploits" / "programs.py"
 )
+programs = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(programs)
 
-HONEST = """
-import torch
-import torch.nn as nn
-{before}
-
-class ModelNew(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.first = nn.Linear(width, width)
-        self.second = nn.Linear(width, width)
-
-    def forward(self, x):
-        {first}
-        return self.second(torch.relu(self.first(x)))
-"""
+TASK = Task(suite="tests", id="1", name="tiny", source=programs.TASK)
 
 LOUD = 'if torch.autograd.profiler._is_profiler_enabled: print("heard", flush=True)'
 
@@ -120,7 +83,7 @@ def lane():
 def judged(lane, before="", first="pass"):
     request = EvalRequest(
         task=TASK,
-        candidate_source=HONEST.format(before=before, first=first),
+        candidate_source=programs.program(f"{first}\nreturn self.right(x)", before),
         device_kind="cpu",
         image_digest="tests",
         timeout_s=60.0,
