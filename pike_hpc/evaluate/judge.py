@@ -303,6 +303,7 @@ class Judge:
         rule = StopRule(half_width=HALF_WIDTH[self._device.type], budget_s=budget_s)
         examiner.time(reference, rule, secrets, watch, self._solitude)
         examiner.change_weights()
+        examiner.look_beyond()
         examiner.profile()
 
     def _bench(self, task: Task) -> Bench:

@@ -23,6 +23,7 @@ from pike_hpc.evaluate.correctness import (
     unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
+from pike_hpc.evaluate.judge_range import WideRange, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, Refusal, Signal, alike
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
@@ -48,6 +49,8 @@ class Yardstick:
     """Per output leaf; empty for leaves that must be equal."""
     noise: tuple[float, ...]
     """Per output leaf, E of the reference as it ships."""
+    wide: WideRange | None = None
+    """What is asked beyond the task's own inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,7 @@ class _Trial:
             ),
             limits=tuple({t: x for t, x in leaf.items() if t in kept} for leaf in limits),
             noise=tuple(self._noise),
+            wide=None if reason else wide_range(self._truth, self._signal),
         )
 
     def _demand_nothing_hidden(self) -> None:

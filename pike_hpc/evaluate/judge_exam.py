@@ -16,6 +16,7 @@ from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_range import WideRange
 from pike_hpc.evaluate.judge_signal import scale
 from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth
 from pike_hpc.evaluate.runner import Op
@@ -32,6 +33,7 @@ class Paper:
     truths: tuple[list[torch.Tensor], ...]
     """Answers in the truth's precision, per input and leaf, where the truth keeps them."""
     scales: tuple[LeafScale, ...]
+    wide: WideRange | None
     cost_s: float
 
 
@@ -46,6 +48,8 @@ class Exam:
     reference_errors: tuple[float, ...]
     reference_locals: tuple[float, ...]
     """What single stretches of the reference's own answers are off by, at worst."""
+    wide: WideRange | None
+    """What is asked beyond the task's own inputs; the same in every exam."""
     cost_s: float
 
 
@@ -61,7 +65,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
         for i in range(len(truth.frame.output_slots))
     )
     cost_s = time.monotonic() - start
-    return Paper(inputs=inputs, truths=truths, scales=scales, cost_s=cost_s)
+    return Paper(inputs=inputs, truths=truths, scales=scales, wide=yardstick.wide, cost_s=cost_s)
 
 
 def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
@@ -88,6 +92,7 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         scales=tuple(scales),
         reference_errors=tuple(errors),
         reference_locals=tuple(locals_),
+        wide=paper.wide,
         cost_s=paper.cost_s + time.monotonic() - start,
     )
 

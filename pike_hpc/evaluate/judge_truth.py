@@ -11,7 +11,8 @@ import enum
 import functools
 import gc
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -99,6 +100,8 @@ class Truth:
         self.construct = device if self.large and not self.legacy else torch.device("cpu")
         self._seed = LEGACY_WEIGHT_SEED if self.legacy else secrets.seed("weights", by.value)
         self._probe_seed = secrets.seed("probe", by.value)
+        self.range_seeds = tuple(secrets.seed("range", by.value, i) for i in range(2))
+        """Of inputs that are nobody's exam."""
         self._mixture_seed = secrets.seed("mixture", by.value)
         self._checkpoint = loaded.state_dict() if by is WeightsBy.STATE else None
         self.calibrated = 0
@@ -110,6 +113,7 @@ class Truth:
         self._draws_there = True
         self._drawn: tuple[int, Any, list[Any]] = (-1, None, [])
         """The inputs drawn last: an admission calls with the same ones many times."""
+        self._factor = 1.0
         self._model = self._draw(self._seed)
         self.parameters = sum(p.numel() for p in self._model.parameters())
         self.frame, self._chooses = agree(loaded, self._model, CALIBRATION_SEEDS[0], device)
@@ -169,6 +173,15 @@ class Truth:
         if self._state is not None:
             self._state.restore()
         return answer_leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
+
+    @contextmanager
+    def scaled(self, factor: float) -> Iterator[None]:
+        """Inside, answers are to inputs so many times as large; only for floating ones."""
+        self._factor = factor
+        try:
+            yield
+        finally:
+            self._factor = 1.0
 
     def reset_between_calls(self) -> bool:
         """Put the model's state back before every call from now on; False where it can't be."""
@@ -322,7 +335,8 @@ class Truth:
             tree = describe_inputs(self._loaded.inputs(seed), leaves)
             self._drawn = (seed, tree, leaves)
         _, tree, leaves = self._drawn
-        return unflatten(tree, [change(t) for t in leaves], self._loaded.namespace)
+        changed = [change(t) if self._factor == 1.0 else change(t * self._factor) for t in leaves]
+        return unflatten(tree, changed, self._loaded.namespace)
 
     def _weights_of(self, model: nn.Module, seed: int) -> Weights:
         slots = self.frame.weight_slots

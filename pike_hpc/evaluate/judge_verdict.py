@@ -43,6 +43,8 @@ from pike_hpc.records import (
 
 FOLLOWS = 0.05
 """Part of what changed weights change that an answer may be off by."""
+RANGE_S = 5.0
+"""Beyond what loading and the first call took: for an answer to an input beyond the task's."""
 PROFILE_S, PROFILE_CALL_MS = 5.0, 1000.0
 """How long a candidate may profile itself, and from when on a call is too slow to be repeated."""
 WHOLE_FOLLOWS = 0.25
@@ -92,6 +94,8 @@ class Examiner:
         self._marker = Marker(truth, exam, request.tiers)
         self._slots = truth.frame.output_slots
         self.calls = 0
+        self._as_first = True
+        """Whether it lives with the judging weights."""
 
     def build(self) -> None:
         """Import, construct, give weights. Raises NeedSeed, RunnerFailed."""
@@ -168,11 +172,33 @@ class Examiner:
         by_state = self._truth.by is WeightsBy.STATE
         if by_state and not self._truth.legacy:
             if self._living_follows(probe):
+                self._as_first = probe.mixture is not None
                 return
             self._outcome.tags.append("caches_weights")
+        self._as_first = False
         self._load(probe.weights, Source.OTHER if by_state else Source.SEED)
         if not self._follows(probe, probe.truth):
             raise wrong("a fresh ModelNew with other weights answers wrongly")
+
+    def look_beyond(self) -> None:
+        """Ask it an input much larger than the task's own: a tag where it is lost there.
+
+        No reason for a refusal, however it fails; what the tag says must hold, so at the coarser
+        tiers only where such a precision can be right.
+        """
+        wide = self._exam.wide
+        if wide is None or not (wide.coarse_too or self._outcome.tier is Tier.FP32):
+            return
+        self._link.allow(RANGE_S + 2 * (self._outcome.load_s + self._outcome.first_call_s))
+        try:
+            if not self._as_first:
+                by_state = self._truth.by is WeightsBy.STATE
+                self._load(self._truth.weights, Source.STATE if by_state else Source.SEED)
+            lost = wide.grossly_wrong(call(self._link, self._truth, wide.packed)[0])
+        except (RunnerFailed, NeedSeed):
+            lost = True
+        if lost:
+            self._outcome.tags.append("narrow_range")
 
     def profile(self) -> None:
         """Have it profile itself, for the search: the last thing it is asked.
