@@ -6,6 +6,8 @@ on the largest single difference, or in the answer's own precision, before the f
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +44,8 @@ class Tolerance:
     limits: tuple[float, ...]
     local: tuple[float, ...]
     """For stretches."""
+    usual: tuple[float, ...]
+    """What most answers must be within, for the candidate to keep its tier."""
     pike: bool
     """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
 
@@ -51,19 +55,26 @@ class Agreement:
 
     def __init__(self, tolerance: Tolerance, slots: tuple[Slot, ...]) -> None:
         self._tolerance, self._slots = tolerance, slots
-        leaves = zip(tolerance.scales, tolerance.limits, tolerance.local, strict=True)
+        leaves = zip(tolerance.scales, tolerance.usual, tolerance.local, strict=True)
         self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in leaves]
+        self._calls = self._coarse_calls = 0
 
     def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether all answers of a window agree: (calls, bytes) uint8 each."""
+        self._calls += len(answers)
         if torch.equal(answers, references):
             return True
         if answers.numel() <= AT_ONCE_BYTES and self._surely(answers, references):
             return True
         return all(self._good(a, r) for a, r in zip(answers, references, strict=True))
 
+    @property
+    def coarse(self) -> float:
+        """The part of all calls so far that were further off than most may be."""
+        return self._coarse_calls / max(1, self._calls)
+
     def _surely(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
-        """Whether every call certainly agrees; False says nothing."""
+        """Whether every call certainly agrees as most must; False says nothing."""
         if self._tolerance.pike:
             return False
         for slot, quick in zip(self._slots, self._quick, strict=True):
@@ -78,30 +89,33 @@ class Agreement:
             views(self._slots, answer),
             views(self._slots, reference),
             self._tolerance.scales,
-            self._tolerance.limits,
             self._tolerance.local,
             strict=True,
         )
         if self._tolerance.pike:
             return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r, *_ in leaves)
-        return all(agrees(*leaf) for leaf in leaves)
+        errors = [off_by(*leaf) for leaf in leaves]
+        self._coarse_calls += any(map(operator.gt, errors, self._tolerance.usual))
+        return all(map(operator.le, errors, self._tolerance.limits))
 
 
-def agrees(
-    answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, bound: float, local: float
-) -> bool:
-    """Whether a timed answer is the reference's, within `bound` signals, stretches in `local`."""
+def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, local: float) -> float:
+    """What a timed answer is off from the reference's, in signals.
+
+    Infinite where a stretch is off by more than `local`, or too many whole numbers differ; 0 where
+    few enough of them do.
+    """
     if not answer.is_floating_point() and not answer.is_complex():
-        return unequal(answer, reference) <= UNEQUAL
+        return 0.0 if unequal(answer, reference) <= UNEQUAL else math.inf
     found = compare(answer, reference, scale.signal, scale.grain)
-    return found.error <= bound and found.local <= local
+    return found.error if found.local <= local else math.inf
 
 
 class Quick:
     """A look at one output's errors that never accepts what the full comparison refuses."""
 
     def __init__(self, scale: LeafScale, bound: float, local: float) -> None:
-        """Limits as of `agrees`."""
+        """Limits as of `off_by`, and what most answers must be within."""
         signal, grain = scale.signal, scale.grain
         self._whole = SURE * bound * signal
         self._single = SURE * local * signal

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -32,6 +32,12 @@ from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
 AS_GOOD = 3.0
 """k of the tiers' limits: within this factor two errors are of the same precision."""
+
+USUAL_K, COARSE = 1.25, 0.25
+"""A tier holds while timed where all answers but such a part are within so many of its limits.
+
+More than 1, since inputs differ and few numbers make a noisy RMS; fewer calls than half do not
+move the medians that are timed."""
 
 Answers = Sequence[Sequence[torch.Tensor]]
 """Per call, per output leaf."""
@@ -115,17 +121,37 @@ class Marker:
         Both sides may be off: the candidate by its tier's limit, the reference by its own. A
         factor of two for inputs that are harder than the exam's.
         """
-        limits, local = [], []
+        limits, local, usual = [], [], []
         for i, error in enumerate(self._exam.reference_errors):
             scale = self._exam.scales[i]
-            limits.append(2 * (scale.limits.get(tier, CAP) + error))
+            limit = scale.limits.get(tier, CAP)
+            limits.append(2 * (limit + error))
+            usual.append(USUAL_K * limit + 2 * error)
             local.append(2 * (self._local_limit(i, tier) + LOCAL_K * error))
         return Tolerance(
             scales=self._exam.scales,
             limits=tuple(limits),
             local=tuple(local),
+            usual=tuple(usual),
             pike=self._truth.legacy,
         )
+
+    def loosened(self, tier: Tier, known: Correctness) -> tuple[Tier, Correctness]:
+        """What the answers earn after all, if they were too coarse for `tier` while timed.
+
+        The next tier that ends at least as far out as single answers were allowed to be.
+
+        Raises:
+            Verdict: there is none, or it was not asked for.
+        """
+        for looser in Tier:
+            far = all(
+                looser in s.limits and s.limits[looser] >= 2 * s.limits.get(tier, CAP)
+                for s in self._scales
+            )
+            if looser.rank > tier.rank and far and any(t.rank >= looser.rank for t in self._asked):
+                return looser, replace(known, limit=self._limit(looser))
+        raise wrong(f"coarser while it was timed than tier {tier} allows")
 
     def _refusal(
         self,

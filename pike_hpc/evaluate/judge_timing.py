@@ -107,6 +107,11 @@ class Stopwatch:
         self._nulls: list[float] = []
         self._guard = Guard(unread, History())
 
+    @property
+    def coarse(self) -> float:
+        """The part of the candidate's answers that are further off than most may be."""
+        return self._agreement.coarse
+
     def settle(self) -> None:
         """Wait until the candidate's processes rest. Raises Busy if they never do."""
         end = time.monotonic() + SETTLE_S

@@ -20,7 +20,7 @@ from pike_hpc.evaluate.judge_failures import explain
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_guard import TaskWatch
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
-from pike_hpc.evaluate.judge_marks import Marker, Verdict, wrong
+from pike_hpc.evaluate.judge_marks import COARSE, Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_probe import Probe, Weights
 from pike_hpc.evaluate.judge_profile import read_sheet
@@ -163,6 +163,11 @@ class Examiner:
             raise Verdict(EvalStatus.REJECTED, "worked while it should have been idle") from None
         except NoisyLane as noise:
             raise Verdict(EvalStatus.JUDGE_ERROR, f"noisy lane: {noise}") from None
+        if watch.coarse > COARSE:
+            assert self._outcome.correctness is not None
+            self._outcome.tier, self._outcome.correctness = self._marker.loosened(
+                self._outcome.tier, self._outcome.correctness
+            )
         self._outcome.timing = as_timing(found, clocks)
         self._outcome.tags.extend(tags)
 
