@@ -1,4 +1,4 @@
-"""The judge's process: takes orders from the lane, keeps references warm, makes results.
+"""The judge's process: takes orders from the lane and makes results.
 
 Run by the lane as `judge.main(fd)` with a socket; it never spawns, never imports a candidate's
 text and never parses a candidate's bytes. Between orders it is asleep.
@@ -6,10 +6,8 @@ text and never parses a candidate's bytes. Between orders it is asleep.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
-import platform
 import shutil
 import socket
 import sys
@@ -23,19 +21,17 @@ import torch
 
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
-from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_drain import Solitude, probe_on
-from pike_hpc.evaluate.judge_exam import Exam
-from pike_hpc.evaluate.judge_failures import cannot_share
+from pike_hpc.evaluate.judge_environment import environment
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
-from pike_hpc.evaluate.judge_memory import Place, best_place
 from pike_hpc.evaluate.judge_physics import Physics
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.judge_truth import Secrets, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
+from pike_hpc.evaluate.judge_warm import Warm
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.runner import Code
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
@@ -43,7 +39,6 @@ from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import Channel
 from pike_hpc.records import (
-    Environment,
     EvalRequest,
     EvalResult,
     EvalStatus,
@@ -56,17 +51,11 @@ from pike_hpc.records import (
 )
 from pike_hpc.sandbox import protect_memory
 
-WARM_TASKS = {"cpu": 2, "cuda": 4}
-"""Tasks whose reference runner and float64 twin are kept, while there is room."""
-
 SEARCH_BUDGET_S, RETIME_BUDGET_S = 1.2, 4.0
 """Seconds of timing. What is timed again is few, and enters tables."""
 
 HALF_WIDTH = {"cpu": 0.02, "cuda": 0.01}
 """When an interval is narrow enough; a CPU shared with the system is noisier."""
-
-SPARE_ROOM_BYTES = 8 << 30
-"""With less of a GPU free, no runner is started ahead of its candidate."""
 
 
 class Judge:
@@ -76,20 +65,12 @@ class Judge:
         self, host: Host, device: torch.device, isolation: Isolation, spares: bool
     ) -> None:
         self._host, self._device, self._isolation = host, device, isolation
-        self._spares = spares
-        self._spare: RunnerLink | None = None
         self._solitude = Solitude(host, probe_on(device))
         self.short = False
         """Whether the last order failed for want of memory."""
-        self._secrets = Secrets(os.urandom(32))
-        self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
-        self._place, why = best_place(device)
-        self._shares = False
-        """Whether a runner was ever given its buffers."""
+        self._warm = Warm(host, device, spares)
         self._physics, self._guards = Physics.of(device), Guards.of(device)
-        self._environment = replace(environment(device), buffers=self._place.value)
-        if why:
-            sys.stderr.write(f"inputs and outputs go through host memory: {why}\n")
+        self._environment = environment(device)
         if device.type == "cuda" and self._physics.why_not:
             sys.stderr.write(f"nothing is too fast to be believed: {self._physics.why_not}\n")
         if device.type == "cuda" and self._guards.why_not:
@@ -103,12 +84,12 @@ class Judge:
             try:
                 tail = self._evaluate(request, built, outcome)
             except (RunnerFailed, DeviceMemoryError) as failed:
-                if not self._moves_to_host(failed):
+                if not self._warm.moves_to_host(failed):
                     raise
                 outcome = Outcome()
                 tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
-            self._forget(request.task)
+            self._warm.forget(request.task)
             self.short = failed.code is Code.OUT_OF_MEMORY
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the reference's runner failed: {failed}"
@@ -117,7 +98,7 @@ class Judge:
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
-            self._forget(request.task)
+            self._warm.forget(request.task)
             self.short = isinstance(error, torch.OutOfMemoryError)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the task could not be judged: {_said(error)}"
@@ -127,15 +108,15 @@ class Judge:
         """What is to be said of a task before anyone is judged on it."""
         start = time.monotonic()
         try:
-            bench = self._bench(task)
+            bench = self._warm.bench(task)
             if small_only and (why := bench.too_large()):
                 return Admission(task_digest=task.digest, admitted=None, reason=why)
-            admission = self._truth(bench, WeightsBy.STATE)[1].admission
+            admission = self._warm.truth(bench, WeightsBy.STATE)[1].admission
             bench.release()
             return admission
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
-            self._forget(task)
+            self._warm.forget(task)
             return Admission(
                 task_digest=task.digest,
                 admitted=False,
@@ -145,17 +126,13 @@ class Judge:
 
     def release(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""
-        self._end_spare()
-        for bench in self._benches.values():
-            bench.rest()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        self._warm.rest()
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
-        link = self._runner()
+        link = self._warm.runner()
         try:
-            bench = self._bench(request.task)
+            bench = self._warm.bench(request.task)
             bench.start()
             try:
                 self._judge(request, built, bench, link, WeightsBy.STATE, outcome)
@@ -175,7 +152,7 @@ class Judge:
         by: WeightsBy,
         outcome: Outcome,
     ) -> None:
-        truth, yardstick = self._truth(bench, by)
+        truth, yardstick = self._warm.truth(bench, by)
         if not yardstick.admission.admitted:
             reason = yardstick.admission.reason
             if by is WeightsBy.STATE:
@@ -189,12 +166,7 @@ class Judge:
         work = bench.work(by, self._physics)
         # Labels of an evaluation's seeds are fresh random bytes: no seed is ever drawn twice.
         secrets = Secrets(os.urandom(32))
-        try:
-            exam, reference = self._prepare(bench, by, secrets)
-        except Shortage:
-            if not self._evict_all_but(bench):
-                raise
-            exam, reference = self._prepare(bench, by, secrets)
+        exam, reference = self._warm.reference(bench, by, secrets)
         examiner = Examiner(request, truth, exam, link, outcome)
         try:
             if by is WeightsBy.STATE:
@@ -222,66 +194,6 @@ class Judge:
                 raise Unfit(f"the sandboxed runner did not start: {said}") from None
             conclude(outcome, failed, link, examiner.calls, request.timeout_s)
 
-    def _truth(self, bench: Bench, by: WeightsBy) -> tuple[Truth, Yardstick]:
-        """The truth of a task; other tasks give way where memory is short."""
-        try:
-            return bench.truth(by)
-        except torch.OutOfMemoryError:
-            if not self._evict_all_but(bench):
-                raise
-        torch.cuda.empty_cache()
-        return bench.truth(by)
-
-    def _prepare(self, bench: Bench, by: WeightsBy, secrets: Secrets) -> tuple[Exam, RunnerLink]:
-        """What a candidate is held against. Raises RunnerFailed, Shortage."""
-        exam = bench.exam(by, secrets)
-        reference = bench.reference(by, secrets)
-        self._shares = True
-        bench.demand_room()
-        return exam, reference
-
-    def _runner(self) -> RunnerLink:
-        """A runner for one candidate: the spare one where it still lives."""
-        spare, self._spare = self._spare, None
-        if spare is None:
-            return RunnerLink(self._host, "candidate")
-        if self._host.has_ended(spare.number):
-            spare.end()
-            return RunnerLink(self._host, "candidate")
-        return spare
-
-    def _prelaunch(self) -> None:
-        """Have the next candidate's runner start while this one is examined."""
-        if not self._spares or self._spare is not None:
-            return
-        on_cpu = self._device.type == "cpu"
-        if on_cpu or torch.cuda.mem_get_info(self._device)[0] >= SPARE_ROOM_BYTES:
-            self._spare = RunnerLink(self._host, "spare")
-
-    def _moves_to_host(self, failed: Exception) -> bool:
-        """Whether buffers lie on the host from now on: a runner can't map the GPU's."""
-        if self._place is Place.HOST or self._shares or not cannot_share(failed):
-            return False
-        sys.stderr.write(f"inputs and outputs go through host memory from now on: {failed}\n")
-        self._place = Place.HOST
-        self._environment = replace(self._environment, buffers=self._place.value)
-        while self._benches:
-            self._benches.popitem()[1].close()
-        return True
-
-    def _end_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.end()
-            self._spare = None
-
-    def _evict_all_but(self, bench: Bench) -> bool:
-        """Close every other task's bench; False where there is none."""
-        self._end_spare()
-        others = [digest for digest, kept in self._benches.items() if kept is not bench]
-        for digest in others:
-            self._benches.pop(digest).close()
-        return bool(others)
-
     def _examine(
         self,
         request: EvalRequest,
@@ -296,7 +208,7 @@ class Judge:
             examiner.build()
         else:
             examiner.load_by_seed()
-        self._prelaunch()
+        self._warm.prelaunch()
         self._host.phase("correctness")
         examiner.answer()
         budget_s = RETIME_BUDGET_S if request.retime else SEARCH_BUDGET_S
@@ -305,22 +217,6 @@ class Judge:
         examiner.change_weights()
         examiner.look_beyond()
         examiner.profile()
-
-    def _bench(self, task: Task) -> Bench:
-        if task.digest not in self._benches:
-            self._host.phase("reference")
-            while len(self._benches) >= WARM_TASKS[self._device.type]:
-                self._benches.popitem(last=False)[1].close()
-            self._benches[task.digest] = Bench(
-                task, self._host, self._device, self._place, self._secrets
-            )
-        self._benches.move_to_end(task.digest)
-        return self._benches[task.digest]
-
-    def _forget(self, task: Task) -> None:
-        bench = self._benches.pop(task.digest, None)
-        if bench is not None:
-            bench.close()
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
         passed = outcome.status is EvalStatus.PASSED
@@ -339,7 +235,7 @@ class Judge:
             isolation=self._isolation,
             message=outcome.message,
             log_tail=clean(tail),
-            environment=self._environment,
+            environment=replace(self._environment, buffers=self._warm.place.value),
         )
 
 
@@ -354,26 +250,6 @@ def _said(error: BaseException) -> str:
     if isinstance(error, PikeError):
         return printable("; ".join(filter(None, (error.what, error.fix))), 400)
     return printable(f"{type(error).__name__}: {error}", 400)
-
-
-def environment(device: torch.device) -> Environment:
-    """Where verdicts are made."""
-    driver = ""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        driver = f"CUDA {torch.version.cuda}"
-    else:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        names = (x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
-        name = next(names, platform.machine())
-    return Environment(
-        device=name,
-        torch=torch.__version__,
-        python=platform.python_version(),
-        cpu_threads=torch.get_num_threads(),
-        host=socket.gethostname(),
-        driver=driver,
-    )
 
 
 def serve(host: Host) -> None:

@@ -21,7 +21,7 @@ from pike_hpc.worker.pace import Backoff
 _log = logging.getLogger(__name__)
 
 _WARM_TASKS = 4
-"""As many as a judge keeps warm (WARM_TASKS of evaluate.judge)."""
+"""As many as a judge keeps warm (WARM_TASKS of evaluate.judge_warm)."""
 
 
 class Seat:

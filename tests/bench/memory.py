@@ -38,6 +38,7 @@ MODULES = (
     "evaluate/judge_bench.py",
     "evaluate/judge_link.py",
     "evaluate/judge_memory.py",
+    "evaluate/judge_warm.py",
     "evaluate/lane.py",
     "evaluate/runner/serve.py",
     "evaluate/ward.py",

@@ -36,6 +36,7 @@ MODULES = (
     "evaluate/judge_link.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_verdict.py",
+    "evaluate/judge_warm.py",
     "evaluate/lane.py",
     "evaluate/statistics.py",
     "worker/backlog.py",

@@ -1,0 +1,143 @@
+"""What a judge keeps between orders: the last tasks' references, and a runner started ahead.
+
+All of it can be made again: where memory is short, it gives way.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+
+import torch
+
+from pike_hpc.evaluate.judge_admission import Yardstick
+from pike_hpc.evaluate.judge_bench import Bench, Shortage
+from pike_hpc.evaluate.judge_exam import Exam
+from pike_hpc.evaluate.judge_failures import cannot_share
+from pike_hpc.evaluate.judge_host import Host
+from pike_hpc.evaluate.judge_link import RunnerLink
+from pike_hpc.evaluate.judge_memory import Place, best_place
+from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.records import Task
+
+WARM_TASKS = {"cpu": 2, "cuda": 4}
+"""Tasks whose reference runner and float64 twin are kept, while there is room."""
+
+SPARE_ROOM_BYTES = 8 << 30
+"""With less of a GPU free, no runner is started ahead of its candidate."""
+
+
+class Warm:
+    """The benches of the last tasks, and the spare runner."""
+
+    def __init__(self, host: Host, device: torch.device, spares: bool) -> None:
+        self._host, self._device = host, device
+        self._spares = spares
+        self._spare: RunnerLink | None = None
+        self._secrets = Secrets(os.urandom(32))
+        self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
+        self.place, why = best_place(device)
+        """Where inputs and outputs lie."""
+        self._shares = False
+        """Whether a runner was ever given its buffers."""
+        if why:
+            sys.stderr.write(f"inputs and outputs go through host memory: {why}\n")
+
+    def bench(self, task: Task) -> Bench:
+        """The task's own, made where it is not kept. Raises TaskRefused."""
+        if task.digest not in self._benches:
+            self._host.phase("reference")
+            while len(self._benches) >= WARM_TASKS[self._device.type]:
+                self._benches.popitem(last=False)[1].close()
+            self._benches[task.digest] = Bench(
+                task, self._host, self._device, self.place, self._secrets
+            )
+        self._benches.move_to_end(task.digest)
+        return self._benches[task.digest]
+
+    def forget(self, task: Task) -> None:
+        """Keep nothing of a task that something went wrong with."""
+        bench = self._benches.pop(task.digest, None)
+        if bench is not None:
+            bench.close()
+
+    def rest(self) -> None:
+        """Let go of the device's memory; what was found out about tasks stays."""
+        self._end_spare()
+        for bench in self._benches.values():
+            bench.rest()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def truth(self, bench: Bench, by: WeightsBy) -> tuple[Truth, Yardstick]:
+        """The truth of a task; other tasks give way where memory is short."""
+        try:
+            return bench.truth(by)
+        except torch.OutOfMemoryError:
+            if not self._evict_all_but(bench):
+                raise
+        torch.cuda.empty_cache()
+        return bench.truth(by)
+
+    def reference(self, bench: Bench, by: WeightsBy, secrets: Secrets) -> tuple[Exam, RunnerLink]:
+        """What a candidate is held against; other tasks give way where memory is short.
+
+        Raises:
+            RunnerFailed: of the reference.
+            Shortage: there is no room even so.
+        """
+        try:
+            return self._reference(bench, by, secrets)
+        except Shortage:
+            if not self._evict_all_but(bench):
+                raise
+        return self._reference(bench, by, secrets)
+
+    def runner(self) -> RunnerLink:
+        """A runner for one candidate: the spare one where it still lives."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return RunnerLink(self._host, "candidate")
+        if self._host.has_ended(spare.number):
+            spare.end()
+            return RunnerLink(self._host, "candidate")
+        return spare
+
+    def prelaunch(self) -> None:
+        """Have the next candidate's runner start while this one is examined."""
+        if not self._spares or self._spare is not None:
+            return
+        on_cpu = self._device.type == "cpu"
+        if on_cpu or torch.cuda.mem_get_info(self._device)[0] >= SPARE_ROOM_BYTES:
+            self._spare = RunnerLink(self._host, "spare")
+
+    def moves_to_host(self, failed: Exception) -> bool:
+        """Whether buffers lie on the host from now on: a runner can't map the GPU's."""
+        if self.place is Place.HOST or self._shares or not cannot_share(failed):
+            return False
+        sys.stderr.write(f"inputs and outputs go through host memory from now on: {failed}\n")
+        self.place = Place.HOST
+        while self._benches:
+            self._benches.popitem()[1].close()
+        return True
+
+    def _reference(self, bench: Bench, by: WeightsBy, secrets: Secrets) -> tuple[Exam, RunnerLink]:
+        exam = bench.exam(by, secrets)
+        reference = bench.reference(by, secrets)
+        self._shares = True
+        bench.demand_room()
+        return exam, reference
+
+    def _end_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.end()
+            self._spare = None
+
+    def _evict_all_but(self, bench: Bench) -> bool:
+        """Close every other task's bench; False where there is none."""
+        self._end_spare()
+        others = [digest for digest, kept in self._benches.items() if kept is not bench]
+        for digest in others:
+            self._benches.pop(digest).close()
+        return bool(others)
