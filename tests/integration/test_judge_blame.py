@@ -45,7 +45,6 @@ def test_too_little_isolation_is_not_the_candidates_fault(lane):
 
 
 def test_a_lost_judge_is_replaced(lane):
-    judge(lane, TASK_SOURCE)
     killed = []
 
     def kill_the_judge(phase: str) -> None:

@@ -62,6 +62,9 @@ def work():
 threading.Thread(target=work, daemon=True).start()
 """
 
+FROZEN_S = 16.0
+"""Longer than the program that is frozen may take; it takes seconds."""
+
 WORKER = """
 import sys, time
 from pathlib import Path
@@ -124,7 +127,7 @@ def processes() -> dict[int, str]:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def scratch():
     """Short: a socket's path has 107 bytes at most."""
     folder = Path("/tmp") / f"pike-gate-{os.getpid()}"
@@ -133,16 +136,22 @@ def scratch():
     folder.rmdir()
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def gate():
     return Gate[Crew | Other]()
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def other(gate):
     one = Other()
     gate.join(one)
     return one
+
+
+@pytest.fixture(scope="class")
+def lane(gate, scratch):
+    with open_lane(gate, scratch) as lane:
+        yield lane
 
 
 def test_two_lanes_judge_side_by_side_and_time_alone(gate, scratch):
@@ -167,60 +176,72 @@ def test_two_lanes_judge_side_by_side_and_time_alone(gate, scratch):
     assert not processes()
 
 
-def test_the_frozen_stand_still_and_lose_no_time(gate, other, scratch):
-    seen: list[dict[int, str]] = []
+class TestBesideAnother:
+    """A lane whose device is taken from it in the middle of an evaluation."""
 
-    def freeze(phase: str) -> None:
-        if phase == "build":
-            gate.hold(other)
-            seen.append(processes())
-            time.sleep(31.0)
-            seen.append(processes())
-            assert gate.give_back(other)
+    def test_the_frozen_stand_still_and_lose_no_time(self, gate, other, lane):
+        seen: list[dict[int, str]] = []
 
-    with open_lane(gate, scratch) as lane:
-        result = lane.evaluate(request(timeout_s=30.0), freeze)
-    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
-    assert len(seen[0]) >= 3
-    assert seen[0] == seen[1]
-    assert set(seen[0].values()) == {"T"}
+        def freeze(phase: str) -> None:
+            if phase == "build":
+                gate.hold(other)
+                seen.append(processes())
+                time.sleep(FROZEN_S)
+                seen.append(processes())
+                assert gate.give_back(other)
 
+        result = lane.evaluate(request(timeout_s=FROZEN_S - 1.0), freeze)
+        assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+        assert len(seen[0]) >= 3
+        assert seen[0] == seen[1]
+        assert set(seen[0].values()) == {"T"}
 
-def test_who_runs_while_frozen_is_rejected_and_killed(gate, other, scratch):
-    held: list[bool] = []
+    def test_who_runs_while_frozen_is_rejected_and_killed(self, gate, other, lane):
+        held: list[bool] = []
 
-    def freeze(phase: str) -> None:
-        # A SIGSTOP that meets a pending SIGCONT ends the timer: it is armed again until it is seen.
-        while phase == "correctness" and len(held) < 20 and False not in held:
-            gate.hold(other)
-            time.sleep(0.15)
-            held.append(gate.give_back(other))
-            time.sleep(0.05)
+        def freeze(phase: str) -> None:
+            # A SIGSTOP that meets a pending SIGCONT ends the timer: it is armed again until it is
+            # seen.
+            while phase == "correctness" and len(held) < 20 and False not in held:
+                gate.hold(other)
+                time.sleep(0.15)
+                held.append(gate.give_back(other))
+                time.sleep(0.05)
 
-    with open_lane(gate, scratch) as lane:
-        lane.evaluate(request())
         result = lane.evaluate(request(WAKES_ITSELF + TASK_SOURCE), freeze)
         again = lane.evaluate(request())
-    assert result.status is EvalStatus.REJECTED, (result.message, result.log_tail)
-    assert "frozen" in result.message
-    assert held[-1] is False
-    assert again.status is EvalStatus.PASSED, again.message
+        assert result.status is EvalStatus.REJECTED, (result.message, result.log_tail)
+        assert "frozen" in result.message
+        assert held[-1] is False
+        assert again.status is EvalStatus.PASSED, again.message
 
+    def test_an_evicted_candidate_is_judged_again_alone(self, gate, other, lane):
+        heard: list[str] = []
 
-def test_an_evicted_candidate_is_judged_again_alone(gate, other, scratch):
-    heard: list[str] = []
+        def evict(phase: str) -> None:
+            heard.append(phase)
+            if phase == "correctness" and heard.count("correctness") == 1:
+                gate.hold(other)
+                gate.evict(other)
+                gate.give_back(other)
 
-    def evict(phase: str) -> None:
-        heard.append(phase)
-        if phase == "correctness" and heard.count("correctness") == 1:
-            gate.hold(other)
-            gate.evict(other)
-            gate.give_back(other)
-
-    with open_lane(gate, scratch) as lane:
         result = lane.evaluate(request(), evict)
-    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
-    assert heard.count("start") == 2
+        assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+        assert heard.count("start") == 2
+
+    def test_a_judge_that_dies_alone_gives_the_device_back(self, gate, other, lane):
+        def kill(phase: str) -> None:
+            if phase == "timing":
+                judges = [p for p in processes() if b"judge import main" in cmdline(p)]
+                os.kill(judges[0], signal.SIGKILL)
+
+        result = lane.evaluate(request(), kill)
+        assert result.status is EvalStatus.JUDGE_ERROR
+        assert lane.lost_judge
+        gate.hold(other)
+        gate.give_back(other)
+        assert lane.evaluate(request()).status is EvalStatus.PASSED
+        assert not lane.lost_judge
 
 
 def test_a_task_that_needs_the_whole_device_gets_it_on_one_lane(gate, scratch):
@@ -236,22 +257,6 @@ def test_a_task_that_needs_the_whole_device_gets_it_on_one_lane(gate, scratch):
         assert before <= processes().keys()
         # Its own tasks it judges as before, the reference's runner started anew.
         assert second.evaluate(request(OTHER_SOURCE, OTHER_SOURCE)).status is EvalStatus.PASSED
-
-
-def test_a_judge_that_dies_alone_gives_the_device_back(gate, other, scratch):
-    def kill(phase: str) -> None:
-        if phase == "timing":
-            judges = [p for p in processes() if b"judge import main" in cmdline(p)]
-            os.kill(judges[0], signal.SIGKILL)
-
-    with open_lane(gate, scratch) as lane:
-        result = lane.evaluate(request(), kill)
-        assert result.status is EvalStatus.JUDGE_ERROR
-        assert lane.lost_judge
-        gate.hold(other)
-        gate.give_back(other)
-        assert lane.evaluate(request()).status is EvalStatus.PASSED
-        assert not lane.lost_judge
 
 
 def cmdline(pid: int) -> bytes:

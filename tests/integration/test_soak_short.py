@@ -44,7 +44,7 @@ def test_hostile_programs_and_a_killed_judge_leave_nothing():
 
 
 def test_the_throughput_benchmark_counts_what_the_worker_judged():
-    words = ["--kinds", "torch,broken", "--seconds", "30"]
+    words = ["--kinds", "torch,broken", "--seconds", "15"]
     code, found, said = run("throughput.py", *words)
     assert code == 0, said
     one = found["gpus"]["1"]
