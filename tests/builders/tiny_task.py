@@ -58,7 +58,7 @@ def forward(body: str, before: str = "") -> str:
     return f"{before}\n{HEAD}    def forward(self, x):\n{lines}\n"
 
 
-def judge(lane: Lane, source: str, **changes: object) -> EvalResult:
+def asked(source: str, **changes: object) -> EvalRequest:
     request = EvalRequest(
         task=TASK,
         candidate_source=source,
@@ -67,7 +67,11 @@ def judge(lane: Lane, source: str, **changes: object) -> EvalResult:
         min_isolation="L0",
         timeout_s=60.0,
     )
-    result = lane.evaluate(dataclasses.replace(request, **changes))
+    return dataclasses.replace(request, **changes)
+
+
+def judge(lane: Lane, source: str, **changes: object) -> EvalResult:
+    result = lane.evaluate(asked(source, **changes))
     to_json(result)  # every result can be written down
     assert result.message
     assert "\n" not in result.message

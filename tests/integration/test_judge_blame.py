@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from builders.tiny_task import TASK, TASK_SOURCE, judge
+from builders.tiny_task import TASK, TASK_SOURCE, asked, judge
 
-from pike_hpc.records import EvalRequest, EvalStatus, Tier
+from pike_hpc.records import EvalStatus, Tier
 
 pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
@@ -52,16 +52,9 @@ def test_a_lost_judge_is_replaced(lane):
             killed.append(lane._crew._judge._process.pid)
             os.kill(killed[0], 9)
 
-    request = EvalRequest(
-        task=TASK,
-        candidate_source=TASK_SOURCE,
-        device_kind="cpu",
-        image_digest="t",
-        min_isolation="L0",
-    )
-    assert lane.evaluate(request, kill_the_judge).status is EvalStatus.JUDGE_ERROR
+    assert lane.evaluate(asked(TASK_SOURCE), kill_the_judge).status is EvalStatus.JUDGE_ERROR
     assert killed
-    assert lane.evaluate(request).status is EvalStatus.PASSED
+    assert lane.evaluate(asked(TASK_SOURCE)).status is EvalStatus.PASSED
 
 
 def test_a_busy_machine_is_said(lane):
@@ -80,14 +73,7 @@ def test_a_busy_machine_is_said(lane):
 
 def test_phases_are_told_in_order(lane):
     heard: list[str] = []
-    request = EvalRequest(
-        task=TASK,
-        candidate_source=TASK_SOURCE,
-        device_kind="cpu",
-        image_digest="t",
-        min_isolation="L0",
-    )
-    lane.evaluate(request, heard.append)
+    lane.evaluate(asked(TASK_SOURCE), heard.append)
     assert [p for p in heard if p != "reference"] == [
         "start",
         "build",

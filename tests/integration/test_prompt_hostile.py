@@ -1,6 +1,7 @@
 """From what a program prints, raises and says of itself to the next prompt: data and no more."""
 
 import pytest
+from builders.fences import outside_fences
 
 from pike_hpc.agent import Models, Seat
 from pike_hpc.cli.lanes import open_lane
@@ -141,21 +142,6 @@ def next_prompt():
             return result, models.prepare(action, view, TASK, "cpu").request
 
         yield ask
-
-
-def outside_fences(text):
-    """The prompt without its fenced blocks, as CommonMark delimits them."""
-    kept, fence = [], ""
-    for line in text.split("\n"):
-        ticks = len(line) - len(line.lstrip("`"))
-        if not fence and ticks >= 3:
-            fence = line[:ticks]
-        elif fence and ticks >= len(fence) and not line.strip("`").strip():
-            fence = ""
-        elif not fence:
-            kept.append(line)
-    assert not fence, "a fence is left open"
-    return "\n".join(kept)
 
 
 def harmless(request):
