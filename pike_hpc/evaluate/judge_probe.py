@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from pike_hpc.evaluate.buffers import SharedBuffer
-from pike_hpc.evaluate.runner import MIXTURE_BITS
+from pike_hpc.evaluate.runner import MIXTURE_BITS, is_other
 
 LEAST_SHARE, DRAWS = 0.25, 64
 """Part of what changes that either side of a mixture should hold, and how often that is tried."""
@@ -62,13 +62,18 @@ class Group:
     """Of the tensors that change at all."""
 
 
-def groups_of(storages: Sequence[int], changed: Sequence[int]) -> list[Group]:
+def groups_of(
+    held: Sequence[torch.Tensor], own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]
+) -> list[Group]:
     """The groups in which anything changes.
 
     Args:
-        storages: of each slot, where its memory is.
-        changed: of each slot, its elements; 0 where both sets of weights are the same.
+        held: the tensors of a model's state, of which some may share memory.
+        own: what one set of weights has for them.
+        other: what the other has.
     """
+    storages = [t.untyped_storage().data_ptr() if t.numel() else -i for i, t in enumerate(held)]
+    changed = [0 if torch.equal(a, b) else a.numel() for a, b in zip(own, other, strict=True)]
     together: dict[int, set[int]] = {}
     for i, storage in enumerate(storages):
         together.setdefault(storage, set()).add(i % MIXTURE_BITS)
@@ -103,3 +108,10 @@ def draw_bits(groups: Sequence[Group], seed: int) -> int | None:
         if most >= LEAST_SHARE * total:
             break
     return best
+
+
+def mixed(
+    bits: int, own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The weights of a mixture, as a runner picks them."""
+    return [pair[is_other(bits, i)] for i, pair in enumerate(zip(own, other, strict=True))]

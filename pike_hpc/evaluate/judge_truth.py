@@ -27,7 +27,7 @@ from pike_hpc.evaluate.judge_frame import (
     pack,
 )
 from pike_hpc.evaluate.judge_memory import bytes_of, views
-from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of
+from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     calibrate,
@@ -46,7 +46,7 @@ from pike_hpc.evaluate.judge_widen import (
     default_dtype,
 )
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import STATE_BYTES, State, is_other, unflatten
+from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
@@ -256,18 +256,12 @@ class Truth:
             seed: of its input.
         """
         slots = self.frame.weight_slots
-        pairs = [views(slots, bytes_of(w.buffer)) for w in (self.weights, other)]
-        held_now = self.model.state_dict(keep_vars=True).values()
-        groups = groups_of(
-            [t.untyped_storage().data_ptr() if t.numel() else -i for i, t in enumerate(held_now)],
-            [0 if torch.equal(a, b) else a.numel() for a, b in zip(*pairs, strict=True)],
-        )
-        bits = draw_bits(groups, self._mixture_seed)
+        own, others = (views(slots, bytes_of(w.buffer)) for w in (self.weights, other))
+        held_now = self.model.state_dict(keep_vars=True)
+        bits = draw_bits(groups_of(list(held_now.values()), own, others), self._mixture_seed)
         if bits is None:
             return None
-        mixed = [pair[is_other(bits, i)] for i, pair in enumerate(zip(*pairs, strict=True))]
-        names = (slot.name for slot in slots)
-        self.model.load_state_dict(dict(zip(names, mixed, strict=True)))
+        self.model.load_state_dict(dict(zip(held_now, mixed(bits, own, others), strict=True)))
         self._twin, self._state = None, State(self.model) if self.resets else None
         return Mixture(bits=bits, truth=[self.keep(t) for t in self.answers(seed)])
 

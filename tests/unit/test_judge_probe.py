@@ -54,17 +54,34 @@ def truth_of(source, key=b"key"):
     return Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(key))
 
 
+def groups_in(*tensors, same=()):
+    """Groups of a model with these tensors, all of which change but those at `same`."""
+    own = [torch.zeros_like(t) for t in tensors]
+    other = [t.new_full(t.shape, float(i not in same)) for i, t in enumerate(tensors)]
+    return groups_of(tensors, own, other)
+
+
 def test_what_did_not_change_makes_no_group():
-    assert groups_of([10, 20, 30], [4, 0, 5]) == [group(4, 0), group(5, 2)]
+    a, b, c = (torch.empty(n) for n in (4, 9, 5))
+    assert groups_in(a, b, c, same=[1]) == [group(4, 0), group(5, 2)]
 
 
 def test_tensors_that_share_memory_change_together():
-    assert groups_of([10, 20, 10], [4, 5, 6]) == [group(10, 0, 2), group(5, 1)]
+    a, b = torch.empty(10), torch.empty(5)
+    assert groups_in(a[:4], b, a[4:]) == [group(10, 0, 2), group(5, 1)]
+
+
+def test_what_is_empty_shares_nothing():
+    assert groups_in(torch.empty(0), torch.empty(3), torch.empty(0), torch.empty(2)) == [
+        group(3, 1),
+        group(2, 3),
+    ]
 
 
 def test_slots_that_share_a_bit_change_together():
     """Of 66 slots the last two begin the bits again, and the last shares memory with the fourth."""
-    groups = groups_of([*range(MIXTURE_BITS + 1), 3], [1] * (MIXTURE_BITS + 2))
+    tensors = [torch.empty(1) for _ in range(MIXTURE_BITS + 1)]
+    groups = groups_in(*tensors, tensors[3])
     assert group(2, 0) in groups
     assert group(3, 1, 3) in groups
     assert len(groups) == MIXTURE_BITS - 1
