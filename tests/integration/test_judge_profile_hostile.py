@@ -3,23 +3,16 @@
 Whatever a program does to its profile, its verdict stays what it was.
 """
 
-import importlib.util
 import time
-from pathlib import Path
 
 import pytest
+from exploits import programs
 
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import detect
 from pike_hpc.records import EvalRequest, EvalStatus, ProfileSource, Task, to_json
 
 pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
-
-_spec = importlib.util.spec_from_file_location(
-    "programs", Path(__file__).parents[1] / "exploits" / "programs.py"
-)
-programs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(programs)
 
 TASK = Task(suite="tests", id="1", name="tiny", source=programs.TASK)
 
