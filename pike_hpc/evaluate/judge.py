@@ -51,7 +51,7 @@ from pike_hpc.records import (
 )
 from pike_hpc.sandbox import protect_memory
 
-SEARCH_BUDGET_S, RETIME_BUDGET_S = 1.2, 4.0
+SEARCH_BUDGET_S, RETIME_BUDGET_S = 1.0, 4.0
 """Seconds of timing. What is timed again is few, and enters tables."""
 
 HALF_WIDTH = {"cpu": 0.02, "cuda": 0.01}

@@ -1,12 +1,14 @@
 """What a worker has claimed and not yet given to a judge: it waits for a seat, or for its build.
 
-Claiming ahead lets compilers work while judges do, but what one worker holds no other can take:
-only where plenty waits. Knows nothing of mailboxes, judges or clocks.
+Claiming ahead lets compilers work while judges do, and leaves a choice among tasks that judges
+have warm. But what one worker holds no other can take: only where plenty waits. Knows nothing of
+mailboxes, judges or clocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from pike_hpc.mailbox import Claim
@@ -15,6 +17,12 @@ from pike_hpc.worker.seats import Seat, assign
 
 PLENTY = 4
 """Requests that wait, for each seat, before any is claimed ahead: other workers go first."""
+
+AHEAD = 2
+"""Claims ahead, for each seat."""
+
+PATIENCE = 4
+"""Times, for each seat, that a claim is passed over for others whose task is warm."""
 
 
 class Preparer(Protocol):
@@ -29,13 +37,24 @@ class Preparer(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    claim: Claim
+    passed: int = 0
+    """Times that others went before it."""
+
+    @property
+    def task(self) -> str:
+        return self.claim.request.task.digest
+
+
 class Backlog:
     """Claims in the order of their arrival."""
 
     def __init__(self, preparer: Preparer | None, seats: int) -> None:
         """`preparer`: None where there is nothing to do ahead; then nothing is claimed ahead."""
         self._preparer, self._seats = preparer, seats
-        self._claims: list[Claim] = []
+        self._claims: list[_Waiting] = []
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -43,7 +62,7 @@ class Backlog:
     def add(self, claims: Sequence[Claim]) -> None:
         """They begin to wait."""
         for claim in claims:
-            self._claims.append(claim)
+            self._claims.append(_Waiting(claim))
             if self._preparer is not None:
                 self._preparer.prepare(claim.request)
 
@@ -57,23 +76,37 @@ class Backlog:
         now = max(0, free - len(self._ready()))
         if self._preparer is None:
             return now
-        ahead = self._seats if waiting >= PLENTY * self._seats else 0
-        return max(0, min(now + ahead, free + self._seats - len(self._claims)))
+        most = AHEAD * self._seats
+        ahead = most if waiting >= PLENTY * self._seats else 0
+        return max(0, min(now + ahead, free + most - len(self._claims)))
 
-    def hand_out(self, free: Sequence[Seat]) -> list[tuple[Claim, Seat]]:
-        """What is ready now, and where it goes; it leaves the backlog."""
-        ready = self._ready()[: len(free)]
-        places = assign([c.request.task.digest for c in ready], [seat.warm for seat in free])
-        for claim in ready:
-            self._claims.remove(claim)
-        return [(claim, free[place]) for claim, place in zip(ready, places, strict=True)]
+    def hand_out(self, free: Sequence[Seat], busy: Sequence[Seat]) -> list[tuple[Claim, Seat]]:
+        """What is ready now, and where it goes; it leaves the backlog.
+
+        First what a free seat has warm; then what none has; last what a busy one has, which may
+        be free again soon.
+        """
+        here = {task for seat in free for task in seat.warm}
+        there = {task for seat in busy for task in seat.warm}
+
+        def rank(one: _Waiting) -> int:
+            if one.passed >= PATIENCE * self._seats:
+                return 0
+            return 1 if one.task in here else 3 if one.task in there else 2
+
+        chosen = sorted(self._ready(), key=rank)[: len(free)]
+        places = assign([one.task for one in chosen], [seat.warm for seat in free])
+        self._claims = [one for one in self._claims if one not in chosen]
+        for one in self._claims:
+            one.passed += len(chosen)
+        return [(one.claim, free[place]) for one, place in zip(chosen, places, strict=True)]
 
     def give_up(self) -> list[Claim]:
         """All that waits; it leaves the backlog."""
-        claims, self._claims = self._claims, []
+        claims, self._claims = [one.claim for one in self._claims], []
         return claims
 
-    def _ready(self) -> list[Claim]:
+    def _ready(self) -> list[_Waiting]:
         if self._preparer is None:
             return list(self._claims)
-        return [claim for claim in self._claims if self._preparer.is_ready(claim.request)]
+        return [one for one in self._claims if self._preparer.is_ready(one.claim.request)]

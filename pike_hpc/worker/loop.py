@@ -147,7 +147,7 @@ class _Worker:
         free = [seat for seat in self._seats if seat.is_free(now)]
         if (free or self._ahead) and now >= self._next_claim_at:
             self._claim(now, len(free))
-        started = self._backlog.hand_out(free)
+        started = self._backlog.hand_out(free, self._busy)
         for claim, seat in started:
             self._start(claim, seat)
         if started:

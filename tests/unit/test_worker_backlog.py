@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pike_hpc.mailbox import Claim
 from pike_hpc.records import EvalRequest, Task
-from pike_hpc.worker.backlog import PLENTY, Backlog
+from pike_hpc.worker.backlog import AHEAD, PATIENCE, PLENTY, Backlog
 from pike_hpc.worker.seats import Seat
 
 
@@ -65,11 +65,11 @@ def test_what_is_ready_goes_first_and_the_rest_waits_for_its_build(seats):
     backlog = Backlog(workshop, 2)
     backlog.add([claim("slow"), claim("quick"), claim("next")])
     assert workshop.begun == ["slow", "quick", "next"]
-    assert backlog.hand_out(seats) == []
+    assert backlog.hand_out(seats, []) == []
     workshop.done |= {"quick", "next"}
-    assert sources(backlog.hand_out(seats[:1])) == ["quick"]
+    assert sources(backlog.hand_out(seats[:1], seats[1:])) == ["quick"]
     workshop.done.add("slow")
-    handed = backlog.hand_out(seats)
+    handed = backlog.hand_out(seats, [])
     assert sources(handed) == ["slow", "next"]
     assert len({id(seat) for _, seat in handed}) == 2
     assert len(backlog) == 0
@@ -80,20 +80,47 @@ def test_without_a_preparer_all_is_ready_and_nothing_is_claimed_ahead(seats):
     assert backlog.wanted(0, 1000) == 0
     assert backlog.wanted(2, 1000) == 2
     backlog.add([claim("a")])
-    assert sources(backlog.hand_out(seats)) == ["a"]
+    assert sources(backlog.hand_out(seats, [])) == ["a"]
 
 
 def test_others_come_first_unless_plenty_waits():
     backlog = Backlog(Workshop(), 2)
     assert backlog.wanted(0, 2 * PLENTY - 1) == 0
-    assert backlog.wanted(0, 2 * PLENTY) == 2
-    assert backlog.wanted(1, 2 * PLENTY) == 3
+    assert backlog.wanted(0, 2 * PLENTY) == 2 * AHEAD
+    assert backlog.wanted(1, 2 * PLENTY) == 2 * AHEAD + 1
 
 
 def test_a_free_seat_does_not_wait_for_a_build_while_there_is_room():
     backlog = Backlog(Workshop(), 2)
     backlog.add([claim("slow")])
     assert backlog.wanted(1, 0) == 1, "one more, which may be ready at once"
+
+
+def warm(seat, *tasks):
+    """As if it had judged them."""
+    seat._warm.extend(claim("", task).request.task.digest for task in tasks)
+
+
+def test_what_a_free_seat_has_warm_goes_first_and_what_a_busy_one_has_goes_last(seats):
+    backlog = Backlog(None, 2)
+    backlog.add([claim("busy", "b"), claim("new", "n"), claim("warm", "w")])
+    free, busy = seats
+    warm(free, "w")
+    warm(busy, "b")
+    order = [sources(backlog.hand_out([free], [busy])) for _ in range(3)]
+    assert order == [["warm"], ["new"], ["busy"]]
+
+
+def test_nothing_waits_for_ever_while_others_are_warm(seats):
+    backlog = Backlog(None, 2)
+    free, busy = seats
+    warm(free, "w")
+    backlog.add([claim("patient", "n")])
+    for _ in range(2 * PATIENCE):
+        backlog.add([claim("warm", "w")])
+        assert sources(backlog.hand_out([free], [busy])) == ["warm"]
+    backlog.add([claim("warm", "w")])
+    assert sources(backlog.hand_out([free], [busy])) == ["patient"]
 
 
 def test_what_is_given_up_is_all_that_waits():
@@ -107,18 +134,18 @@ def test_what_is_given_up_is_all_that_waits():
 
 @given(
     seats=st.integers(1, 8),
-    held=st.lists(st.booleans(), max_size=40),
+    held=st.lists(st.booleans(), max_size=20),
     free=st.integers(0, 8),
     waiting=st.integers(0, 100),
 )
-def test_one_worker_never_holds_more_than_twice_its_seats(seats, held, free, waiting):
+def test_one_worker_holds_little_ahead(seats, held, free, waiting):
     workshop = Workshop()
     backlog = Backlog(workshop, seats)
-    for number, ready in enumerate(held[: 2 * seats]):
+    for number, ready in enumerate(held[: AHEAD * seats]):
         backlog.add([claim(str(number))])
         workshop.done |= {str(number)} if ready else set()
     free = min(free, seats)
     wanted = backlog.wanted(free, waiting)
     assert wanted >= 0
     if wanted:
-        assert len(backlog) + wanted <= free + seats
+        assert len(backlog) + wanted <= free + AHEAD * seats
