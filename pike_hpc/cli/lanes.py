@@ -23,6 +23,7 @@ from pike_hpc.evaluate import Gate, JudgeLost, Lane
 from pike_hpc.evaluate.builder import Builder
 from pike_hpc.evaluate.crew import Crew
 from pike_hpc.evaluate.device import (
+    MAX_LANES,
     Device,
     compute_capability,
     lanes_per_gpu,
@@ -133,9 +134,7 @@ def open_judges(
 
 
 def lanes_each(cores: int, gpus: Sequence[str]) -> int:
-    """Lanes that share each GPU: what PIKE_LANES_PER_GPU asks for, as far as there is room.
-
-    One unless it says otherwise: several were not yet measured on a GPU (docs/untested.md).
+    """Lanes that share each GPU: as many as there is room for, fewer by PIKE_LANES_PER_GPU.
 
     Args:
         cores: CPU cores for each GPU.
@@ -144,7 +143,7 @@ def lanes_each(cores: int, gpus: Sequence[str]) -> int:
     Raises:
         UsageError: it is no whole number from 1 on.
     """
-    asked = env.environ().get("PIKE_LANES_PER_GPU", "1")
+    asked = env.environ().get("PIKE_LANES_PER_GPU", str(MAX_LANES))
     if not asked.isdecimal() or int(asked) < 1:
         raise UsageError(
             f"PIKE_LANES_PER_GPU is {asked!r}", valid="a whole number from 1 on", fix="unset it"

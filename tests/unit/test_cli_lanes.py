@@ -68,11 +68,12 @@ def test_a_gpu_takes_as_many_lanes_as_cores_and_memory_allow(cores, memory_mb, l
     assert lanes_per_gpu(cores, memory_mb) == lanes
 
 
-def test_lanes_share_a_gpu_only_where_asked_to(monkeypatch):
+def test_fewer_lanes_may_be_asked_for(monkeypatch):
     monkeypatch.delenv("PIKE_LANES_PER_GPU", raising=False)
-    assert lanes_each(16, ["GPU-1"]) == 1
-    monkeypatch.setenv("PIKE_LANES_PER_GPU", "4")
     assert lanes_each(64, []) == 1, "a CPU has one lane"
+    assert lanes_each(16, ["GPU-unknown"]) == 1, "whose memory nobody knows"
+    monkeypatch.setenv("PIKE_LANES_PER_GPU", "1")
+    assert lanes_each(16, ["GPU-unknown"]) == 1
     for wrong in ("0", "two", "-1", ""):
         monkeypatch.setenv("PIKE_LANES_PER_GPU", wrong)
         with pytest.raises(UsageError, match="PIKE_LANES_PER_GPU"):
