@@ -176,7 +176,8 @@ def test_every_request_is_committed_once_or_queued_again(lanes, waiting, before,
     script = Script(mailbox, gates, [*before, *end])
     script.put_more(waiting)
     judges = [GatedJudge(gates) for _ in range(lanes)]
-    options = WorkerOptions(worker_id="w", max_idle_s=30.0, drain_s=DRAIN_S, expected_s=0.0)
+    # Longer than all naps together: what comes while it leaves for idleness stays in the queue.
+    options = WorkerOptions(worker_id="w", max_idle_s=600.0, drain_s=DRAIN_S, expected_s=0.0)
     code = run_worker(mailbox, judges, options, stop=script, clock=lambda: script.now)
     assert code == 0
     judged = Counter(each for judge in judges for each in judge.judged)
