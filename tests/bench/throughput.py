@@ -30,7 +30,6 @@ from pike_hpc.tasks import find_task
 from pike_hpc.worker import Stop, WorkerOptions, run_worker
 
 MODULES = (
-    "cli/lanes.py",
     "evaluate/judge.py",
     "evaluate/judge_bench.py",
     "evaluate/judge_link.py",
