@@ -1,6 +1,7 @@
 # Thin: every target that runs the product wraps one `pike-hpc` command.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev submit resume status cancel report doctor test check bench soak clean
+.PHONY: help setup setup-dev submit resume status cancel report doctor test check bench soak \
+	devcluster devcluster-down clean
 
 WORKFLOW ?= workflows/quickstart.yaml
 SITE ?=
@@ -42,7 +43,7 @@ test: setup-dev ## Everything, from nothing: checks, then the whole suite
 	@$(MAKE) --no-print-directory check
 	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" tests/integration
 	@.venv/bin/python -m pytest -m timed tests/integration
-	@.venv/bin/python -m pytest tests/exploits tests/gpu
+	@.venv/bin/python -m pytest tests/exploits tests/gpu tests/cluster
 
 check: setup-dev ## Format, lint, types, import contracts, unit and property tests
 	@.venv/bin/ruff format --check --quiet .
@@ -65,6 +66,12 @@ bench: setup-dev ## Measure the judge here, figures to OUT=docs: [GPUS=]
 soak: setup-dev ## 1,000 evaluations on the CPU, hostile ones and killed judges among them
 	@$(BENCH)/memory.py --device cpu --evaluations 1000 --kinds torch,broken --hostile \
 		--kill-judge 10 --out "$(OUT)"
+
+devcluster: ## A real Slurm, Apptainer and podman on this Debian 12 machine, as root
+	@tests/cluster/rig/up.sh
+
+devcluster-down: ## End it and remove what it made
+	@tests/cluster/rig/down.sh
 
 clean: ## Remove caches and .venv, never runs
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

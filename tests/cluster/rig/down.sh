@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# `make devcluster-down`: end the daemons and remove what `make devcluster` made. Debian's own
+# packages stay. Safe to repeat, and after an attempt that failed half way.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+for part in place packages user daemons slurm apptainer podman; do
+    # shellcheck source=/dev/null
+    . "./$part.sh"
+done
+
+demand_root
+demand_own_slurm_conf
+if [ ! -e "$STATE" ] && ! user_is_ours; then
+    say "nothing to remove"
+    exit 0
+fi
+rm -f "$READY"
+stop_slurm
+stop_accounting
+remove_user
+remove_apptainer
+remove_slurm_conf
+rm -rf --one-file-system "$STATE"
+say "down; the Debian packages stay installed"

@@ -1,0 +1,160 @@
+"""The rig of `make devcluster` as tests use it: programs and jobs of its ordinary user."""
+
+import os
+import pwd
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[2]
+PACKAGES = Path(sysconfig.get_path("purelib"))
+READY = Path("/var/lib/pike-devcluster/ready")
+USER = "pike"
+
+
+class Rig:
+    """Runs programs with the rights of the rig's user, in a folder of that user's own."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.folder = folder
+        self.python = python
+        self.uid = pwd.getpwnam(USER).pw_uid
+
+    def argv(self, *command: str, **env: str) -> list[str]:
+        """`command` as the user, with a clean environment that finds the package."""
+        given = {
+            "HOME": pwd.getpwnam(USER).pw_dir,
+            "USER": USER,
+            "LANG": "C.UTF-8",
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": f"{REPO}:{PACKAGES}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **env,
+        }
+        return [*_AS_USER, "env", "-i", *(f"{k}={v}" for k, v in given.items()), *command]
+
+    def tried(self, *command: str, timeout_s: float = 60, **env: str):
+        """The program at its end, whatever its status."""
+        return subprocess.run(
+            self.argv(*command, **env),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def run(self, *command: str, timeout_s: float = 60, **env: str) -> str:
+        """What the program printed; it must end well."""
+        done = self.tried(*command, timeout_s=timeout_s, **env)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def write(self, name: str, text: str) -> str:
+        """The path of a new file with that text, which the user may read and run."""
+        path = self.folder / name
+        path.write_text(text, "utf-8")
+        path.chmod(0o755)
+        return str(path)
+
+
+class Slurm(Rig):
+    """Jobs of the rig's user, and what only an administrator may do."""
+
+    def submit(self, script: str, *options: str) -> str:
+        """The id of a batch job of that text. What it prints lies in JOB-TASK.out."""
+        name = self.write(f"job-{time.monotonic_ns()}", f"#!/bin/sh\n{script}\n")
+        return self.run("sbatch", "--parsable", "--output=%A-%a.out", *options, name)
+
+    def printed(self, job: str) -> list[str]:
+        """The lines that a job's tasks, or the runs of one, printed; in no order of tasks."""
+        return [
+            line
+            for file in self.folder.glob(f"{job}-*.out")
+            for line in file.read_text("utf-8").splitlines()
+        ]
+
+    def state(self, job: str) -> tuple[str, int]:
+        """A job's state as the controller has it, and how often it was started again."""
+        said = self.run("scontrol", "--oneliner", "show", "job", job)
+        fields = dict(word.partition("=")[::2] for word in said.split())
+        return fields["JobState"], int(fields["Restarts"])
+
+    def node(self, job: str) -> str:
+        """Where it runs."""
+        return self.run("squeue", "-h", "-j", job, "-o", "%N")
+
+    def reaches(self, job: str, state: str, *, restarts: int = 0, within_s: float = 60) -> None:
+        """Wait until the job is in that state after so many restarts."""
+        await_that(lambda: self.state(job), (state, restarts), within_s)
+
+    def await_accounts(
+        self, job: str, fields: str, wanted: list[list[str]], *options: str, within_s: float = 60
+    ) -> None:
+        """Wait until sacct has these rows of a job: one a task, or with --duplicates one a run.
+
+        The accounts follow the controller by a second or more.
+        """
+
+        def rows() -> list[list[str]]:
+            said = self.run("sacct", "-nPX", *options, "-j", job, "-o", fields)
+            return sorted(line.split("|") for line in said.splitlines())
+
+        await_that(rows, wanted, within_s)
+
+    def administer(self, *command: str) -> str:
+        """What a command of root's printed."""
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def await_that(ask: Callable[[], Any], wanted: Any, within_s: float = 60) -> None:
+    """Wait until `ask()` answers `wanted`; its last answer stands in the failure."""
+    deadline = time.monotonic() + within_s
+    while (answer := ask()) != wanted:
+        assert time.monotonic() < deadline, f"{answer}, not {wanted} within {within_s} s"
+        time.sleep(0.2)
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """A fresh folder in the user's home: every node sees it at the same path."""
+    owner = pwd.getpwnam(USER)
+    with tempfile.TemporaryDirectory(prefix="test-", dir=owner.pw_dir) as name:
+        os.chown(name, owner.pw_uid, owner.pw_gid)
+        yield Path(name)
+
+
+def public_python() -> str | None:
+    """An interpreter of this version that the rig's user may run."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    names = (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}")
+    return next((name for name in names if _user_can(name, "-c", "")), None)
+
+
+def why_not() -> str | None:
+    """What keeps the rig from being used; None where nothing does."""
+    if os.getuid() != 0:
+        return "these tests act as another user and as an administrator, which needs root"
+    if not READY.exists():
+        return "no rig is up: make devcluster"
+    for path in (REPO, PACKAGES):
+        if not _user_can("ls", str(path)):
+            return f"the rig's user may not read {path}: clone to a folder that all may enter"
+    if public_python() is None:
+        return f"the rig's user finds no Python {sys.version_info[0]}.{sys.version_info[1]}"
+    return None
+
+
+_AS_USER = ("runuser", "-u", USER, "--")
+
+
+def _user_can(*command: str) -> bool:
+    done = subprocess.run([*_AS_USER, *command], cwd="/", capture_output=True, check=False)
+    return done.returncode == 0
