@@ -71,7 +71,8 @@ class Slurm(Rig):
     def submit(self, script: str, *options: str) -> str:
         """The id of a batch job of that text. What it prints lies in JOB-TASK.out."""
         name = self.write(f"job-{time.monotonic_ns()}", f"#!/bin/sh\n{script}\n")
-        return self.run("sbatch", "--parsable", "--output=%A-%a.out", *options, name)
+        files = ("--output=%A-%a.out", "--error=%A-%a.err")  # Slurm's own words go to the second
+        return self.run("sbatch", "--parsable", *files, *options, name)
 
     def printed(self, job: str) -> list[str]:
         """The lines that a job's tasks, or the runs of one, printed; in no order of tasks."""

@@ -50,7 +50,7 @@ def test_accounts_tell_how_each_job_ended(slurm):
     [
         (("--account=m9999",), "Invalid account"),
         (("--qos=premium",), "Invalid qos"),
-        (("--qos=debug", "--time=60"), "exceeds"),
+        (("--qos=debug", "--time=60"), "QOSMaxWallDurationPerJobLimit"),
         (("--constraint=hbm80g",), "Invalid feature"),
         (("--array=0-1001",), "Invalid job array"),
     ],
@@ -68,15 +68,14 @@ executor.update_parameters(
     timeout_min=2, slurm_partition="gpu", gpus_per_node=1, slurm_array_parallelism=2
 )
 jobs = executor.map_array(pow, [2, 3, 4, 5], [2, 2, 2, 2])
-print(json.dumps([executor.cluster, [job.result() for job in jobs], [job.state for job in jobs]]))
+print(json.dumps([executor.cluster, [job.result() for job in jobs]]))
 """
 
 
 def test_submitit_maps_an_array(slurm):
-    cluster, results, states = json.loads(slurm.run(slurm.python, "-c", MAP, timeout_s=120))
+    cluster, results = json.loads(slurm.run(slurm.python, "-c", MAP, timeout_s=120))
     assert cluster == "slurm"
     assert results == [4, 9, 16, 25]
-    assert set(states) <= {"COMPLETED", "COMPLETING", "RUNNING"}
 
 
 KILLED = """
@@ -108,7 +107,8 @@ def test_a_job_that_may_be_preempted_is_requeued_and_runs_again(slurm):
     slurm.reaches(high, "COMPLETED")
     assert slurm.state(low) == ("PENDING", 1)
     slurm.reaches(low, "COMPLETED", restarts=1)
-    assert [line.split()[-1] for line in slurm.printed(low)] == ["restart=0", "restart=1"]
+    # A batch script runs on the first node of its job, and sees both of that node's GPUs.
+    assert slurm.printed(low) == ["pike c1 0,1 restart=0", "pike c1 0,1 restart=1"]
     slurm.await_accounts(low, "State", [["COMPLETED"], ["PREEMPTED"]], "--duplicates")
 
 

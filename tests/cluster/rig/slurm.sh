@@ -26,6 +26,8 @@ start_slurm() {
     for node in "${NODES[@]}"; do
         start "$node" slurmd slurmd -N "$node"
     done
+    # One that a test set down and left so.
+    scontrol update nodename="$(IFS=, && echo "${NODES[*]}")" state=resume 2>/dev/null || true
     await "four nodes" 60 "$STATE/log/slurmctld.log" nodes_answer
 }
 
