@@ -1,7 +1,7 @@
 # Thin: every target that runs the product wraps one `pike-hpc` command.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev submit resume status cancel report doctor test check bench soak \
-	devcluster devcluster-down clean
+	image devcluster devcluster-down clean
 
 WORKFLOW ?= workflows/quickstart.yaml
 SITE ?=
@@ -66,6 +66,12 @@ bench: setup-dev ## Measure the judge here, figures to OUT=docs: [GPUS=]
 soak: setup-dev ## 1,000 evaluations on the CPU, hostile ones and killed judges among them
 	@$(BENCH)/memory.py --device cpu --evaluations 1000 --kinds torch,broken --hostile \
 		--kill-judge 10 --out "$(OUT)"
+
+IMAGE ?= eval-cpu
+IMAGES ?= containers
+
+image: ## Build containers/IMAGE.def into IMAGES=DIR, as an ordinary user: [IMAGE=]
+	@$(if $(PYTHON),"$(PYTHON)",.venv/bin/python) containers/build.py $(IMAGE) --out "$(IMAGES)"
 
 devcluster: ## A real Slurm, Apptainer and podman on this Debian 12 machine, as root
 	@tests/cluster/rig/up.sh

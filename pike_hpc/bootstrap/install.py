@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _install_torch(pip: list[str]) -> bool:
-    version = _pinned("torch")
+    version = pinned("torch")
     if _driver_answers():
         _say(f"NVIDIA driver found: installing torch {version} with CUDA (about 3 GB to download)")
         return subprocess.run([*pip, f"torch=={version}"], check=False).returncode == 0
@@ -80,7 +80,8 @@ def _name_what_is_missing() -> None:
         _say("no bubblewrap (apt-get install bubblewrap): isolation falls back to plain namespaces")
 
 
-def _pinned(name: str) -> str:
+def pinned(name: str) -> str:
+    """The version of a library that constraints.txt names."""
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if line.startswith(f"{name}=="):
             return line.split("==")[1].strip()

@@ -275,6 +275,6 @@ def _namespace() -> str:
 
 def _choose(engine: str, image: str | None) -> sandbox.Engine:
     facts = sandbox.look()
-    prefixes = sandbox.python_prefixes()
-    spec = sandbox.SandboxSpec(argv=("true",), read_only=prefixes, env={}, image=image)
-    return sandbox.choose(engine, facts, sandbox.python_trial(spec, Path(sys.executable)))
+    python, shown = sandbox.interpreter(engine, sys.executable)
+    spec = sandbox.SandboxSpec(argv=("true",), read_only=shown, env={}, image=image)
+    return sandbox.choose(engine, facts, sandbox.python_trial(spec, python))

@@ -203,10 +203,10 @@ class Builder:
         return made, clean(tail)
 
     def _spec(self, sockets: Path, place: Path) -> sandbox.SandboxSpec:
-        prefixes = sandbox.python_prefixes()
+        python, shown = sandbox.interpreter(self._engine, self._python)
         spec = sandbox.SandboxSpec(
-            argv=(self._python, "-I", "-B", "-u", "-c", _START_BUILD, str(_RUNNER), f"{sockets}/s"),
-            read_only=(*prefixes, *self.tools.read_only, _RUNNER, sockets),
+            argv=(python, "-I", "-B", "-u", "-c", _START_BUILD, str(_RUNNER), f"{sockets}/s"),
+            read_only=(*shown, *self.tools.read_only, _RUNNER, sockets),
             env={},
             scratch_mb=2048,
             memory_mb=self._memory_mb,

@@ -68,14 +68,19 @@ class Cell:
         """What separates a candidate from everything else here, by attacks."""
         spec = self._spec("true", self.folder, self.folder)
         return sandbox.measure(
-            self.engine, self.facts, spec, python=self.python, folder=self.folder
+            self.engine, self.facts, spec, python=self._inside[0], folder=self.folder
         )
 
+    @property
+    def _inside(self) -> tuple[str, tuple[Path, ...]]:
+        return sandbox.interpreter(self.engine, self.python)
+
     def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
-        start = (self.python, "-I", "-B", "-u", "-c", START_RUNNER)
+        python, shown = self._inside
+        start = (python, "-I", "-B", "-u", "-c", START_RUNNER)
         spec = sandbox.SandboxSpec(
             argv=(*start, str(RUNNER), address, self.device),
-            read_only=(*sandbox.python_prefixes(), *self.read_only, RUNNER, sockets),
+            read_only=(*shown, *self.read_only, RUNNER, sockets),
             env={},
             scratch_mb=self.scratch_mb,
             memory_mb=self.memory_mb,

@@ -3,7 +3,13 @@
 from pike_hpc.sandbox.choose import LATER, available, choose, python_trial
 from pike_hpc.sandbox.command import command
 from pike_hpc.sandbox.guard import protect_memory
-from pike_hpc.sandbox.host import HostFacts, give_scratch, look, python_prefixes
+from pike_hpc.sandbox.host import (
+    HostFacts,
+    give_scratch,
+    interpreter,
+    look,
+    python_prefixes,
+)
 from pike_hpc.sandbox.levels import ATTACKS, LEVELS, level, meets
 from pike_hpc.sandbox.probe import measure
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec, environment, home
@@ -24,6 +30,7 @@ __all__ = [
     "environment",
     "give_scratch",
     "home",
+    "interpreter",
     "level",
     "look",
     "measure",

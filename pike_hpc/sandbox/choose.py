@@ -116,6 +116,6 @@ def choose(wanted: str, facts: HostFacts, trial: SandboxSpec | None = None) -> E
     return engine
 
 
-def python_trial(spec: SandboxSpec, python: Path) -> SandboxSpec:
+def python_trial(spec: SandboxSpec, python: str | Path) -> SandboxSpec:
     """A trial of `spec` with an interpreter: whether Python starts with what is shown."""
     return replace(spec, argv=(str(python), "-I", "-c", "pass"))

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox.filter import MAX_TIMERS, seccomp
-from pike_hpc.sandbox.host import NOBODY, HostFacts
+from pike_hpc.sandbox.host import IMAGE_PYTHON, NOBODY, HostFacts
 from pike_hpc.sandbox.narrow import HAND_OVER_FD
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec
 
@@ -124,7 +124,7 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     argv += ["--net", "--network", "none", "--no-mount", "hostfs,home,cwd"]
     argv += ["--userns"] if facts.is_root else []
     argv += ["--nv"] if spec.gpu else []
-    narrowed = _narrowed(facts)
+    narrowed = _narrowed(facts, python=IMAGE_PYTHON)
     for path in (*spec.read_only, *((NARROW,) if narrowed else ())):
         argv += ["--bind", f"{path}:{path}:ro"]
     for path in spec.shared:
@@ -157,10 +157,10 @@ def _bounded(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
     return [facts.python, "-I", "-S", str(BOUND), *limits]
 
 
-def _narrowed(facts: HostFacts, *options: str) -> list[str]:
+def _narrowed(facts: HostFacts, *options: str, python: str | None = None) -> list[str]:
     """The wrapper that refuses system calls; nothing where we know none of this machine."""
     code = seccomp(facts.machine).hex()
-    return [facts.python, "-I", "-S", str(NARROW), *options, code] if code else []
+    return [python or facts.python, "-I", "-S", str(NARROW), *options, code] if code else []
 
 
 def _become_nobody(facts: HostFacts) -> list[str]:

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pike_hpc.sandbox.groups import handed_over
+from pike_hpc.sandbox.spec import Engine
 
 NOBODY = 65534
 """The kernel's overflow uid and gid: owns nothing on a sane host."""
+
+IMAGE_PYTHON = "python3"
+"""What an image's Python is called inside it, with torch: see containers/README.md."""
 
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Programs, compilers, libraries and headers."""
@@ -99,6 +103,16 @@ def look() -> HostFacts:
         ),
         control_group=handed_over(),
     )
+
+
+def interpreter(engine: str, python: str) -> tuple[str, tuple[Path, ...]]:
+    """What Python is started as inside, and what has to be shown for it.
+
+    Args:
+        engine: a value of container.engine. The image of one that runs an image has its own.
+        python: this environment's interpreter, for the others.
+    """
+    return (IMAGE_PYTHON, ()) if engine == Engine.APPTAINER else (python, python_prefixes())
 
 
 def python_prefixes() -> tuple[Path, ...]:

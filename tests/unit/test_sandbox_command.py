@@ -207,7 +207,7 @@ def test_bubblewrap_installs_the_filter_itself_once_its_namespaces_are_made():
 def test_apptainer_installs_the_filter_inside_last_of_all():
     argv = command(Engine.APPTAINER, spec(image="i.sif"), MACHINE)
     script = argv[-5]
-    assert argv[-8:] == [*("/opt/py/bin/python", "-I", "-S", script, CODE), *spec().argv]
+    assert argv[-8:] == [*("python3", "-I", "-S", script, CODE), *spec().argv]
     assert f"{script}:{script}:ro" in argv[: argv.index("i.sif")]
 
 

@@ -49,6 +49,7 @@ write_configuration() {
         sed -e "s|@MARK@|$MARK|; s|@HOST@|$(hostname -s)|; s|@STATE@|$STATE|" \
             "$file" >"$SLURM_ETC/$file"
     done
+    install -m 755 epilog.sh "$STATE/epilog.sh"
     {
         echo "# $MARK; make devcluster-down removes it."
         for node in "${NODES[@]}"; do
