@@ -89,7 +89,7 @@ def judge_all(
         UsageError: no torch here, or the engine does not work here.
     """
     kept = StockVerdicts()
-    with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
+    with sigterm_as_ctrl_c(), open_lane(device, options.engine, image=options.image) as lane:
         for number, entry in enumerate(entries, 1):
             name = printable(f"{entry.task.key} {entry.task.name} · {entry.label}", 300)
             print(f"[{number}/{len(entries)}] {name} … ", end="", file=log, flush=True)

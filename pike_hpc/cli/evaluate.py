@@ -45,6 +45,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
     """Where and how strictly a program is judged; shared by every command that judges one."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or a GPU's model")
     parser.add_argument("--engine", default="auto", help="isolation: auto, bubblewrap, unshare, …")
+    parser.add_argument("--image", metavar="FILE.sif", help="what --engine apptainer runs")
     parser.add_argument("--min-isolation", default="L1", help="L0 to L4; below it is a refusal")
     parser.add_argument("--timeout-s", type=float, default=900.0, help="for each evaluation")
 
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     request = request_from(options, task, source, device)
     print(f"judging {options.file} for {task.key} {task.name} on {device.why}", file=sys.stderr)
     kept = StockVerdicts()
-    with sigterm_as_ctrl_c(), open_lane(device, options.engine) as lane:
+    with sigterm_as_ctrl_c(), open_lane(device, options.engine, image=options.image) as lane:
         result = lane.evaluate(request, on_phase=_show_phase if sys.stderr.isatty() else None)
         stock = kept.look(task, device.kind, result.environment)
         if options.stock and result.timing is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,10 +67,14 @@ class Cell:
 
     def measure(self) -> Isolation:
         """What separates a candidate from everything else here, by attacks."""
-        spec = self._spec("true", self.folder, self.folder)
-        return sandbox.measure(
-            self.engine, self.facts, spec, python=self._inside[0], folder=self.folder
-        )
+        # A runner is shown one folder with sockets, never the lane's: what the attack is aimed at
+        # lies in that one, and belongs to the same user unless we are root.
+        with tempfile.TemporaryDirectory(prefix="m", dir=self.folder) as sockets:
+            Path(sockets).chmod(0o755)
+            spec = self._spec("true", Path(sockets), self.folder)
+            return sandbox.measure(
+                self.engine, self.facts, spec, python=self._inside[0], folder=self.folder
+            )
 
     @property
     def _inside(self) -> tuple[str, tuple[Path, ...]]:

@@ -119,7 +119,7 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
             fix="name a .sif file, or choose another container.engine",
         )
     _check_apptainer(spec)
-    argv = ["apptainer", "exec", "--containall", "--no-home", "--cleanenv", "--no-privs"]
+    argv = ["apptainer", "--silent", "exec", "--containall", "--no-home", "--cleanenv", "--no-privs"]
     # --containall alone leaves the network open.
     argv += ["--net", "--network", "none", "--no-mount", "hostfs,home,cwd"]
     argv += ["--userns"] if facts.is_root else []
@@ -129,10 +129,13 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
         argv += ["--bind", f"{path}:{path}:ro"]
     for path in spec.shared:
         argv += ["--bind", f"{path}:{path}:rw"]
-    for name, value in sorted(spec.env.items()):
+    env = dict(spec.env)
+    # The one variable that it lets nobody set from outside.
+    home = ["env", f"HOME={env.pop('HOME')}"] if "HOME" in env else []
+    for name, value in sorted(env.items()):
         argv += ["--env", f"{name}={value}"]
     argv += ["--pwd", str(SCRATCH), spec.image]
-    return [*argv, *_limits(spec, facts, None), *narrowed, *spec.argv]
+    return [*argv, *home, *_limits(spec, facts, None), *narrowed, *spec.argv]
 
 
 def _check_apptainer(spec: SandboxSpec) -> None:

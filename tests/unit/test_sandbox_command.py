@@ -171,13 +171,21 @@ def test_bubblewrap_user_maps_to_nobody():
 def test_apptainer_user_golden():
     argv = command(Engine.APPTAINER, spec(image="/images/cuda.sif", gpu=True), USER)
     assert argv == [
-        *("apptainer", "exec", "--containall", "--no-home", "--cleanenv", "--no-privs"),
+        *("apptainer", "--silent", "exec", "--containall", "--no-home", "--cleanenv"),
+        "--no-privs",
         *("--net", "--network", "none", "--no-mount", "hostfs,home,cwd", "--nv"),
         *("--bind", "/home/me/venv:/home/me/venv:ro", "--bind", "/local/sock:/local/sock:rw"),
         *("--env", "A=one two", "--env", "B=2", "--pwd", "/tmp", "/images/cuda.sif"),
         *("prlimit", "--core=0", "--fsize=67108864", "--sigpending=256"),
         *("python", "-m", "runner"),
     ]
+
+
+def test_apptainer_is_told_of_the_home_folder_inside():
+    env = {"HOME": "/tmp", "A": "1"}
+    argv = command(Engine.APPTAINER, spec(image="i.sif", env=env), USER)
+    assert argv[argv.index("i.sif") + 1 :][:3] == ["env", "HOME=/tmp", "prlimit"]
+    assert not [word for word in argv[: argv.index("i.sif")] if word.startswith("HOME=")]
 
 
 def test_apptainer_root_uses_a_user_namespace():
