@@ -119,11 +119,22 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
             fix="name a .sif file, or choose another container.engine",
         )
     _check_apptainer(spec)
-    argv = ["apptainer", "--silent", "exec", "--containall", "--no-home", "--cleanenv", "--no-privs"]
+    argv = [
+        "apptainer",
+        "--silent",
+        "exec",
+        "--containall",
+        "--no-home",
+        "--cleanenv",
+        "--no-privs",
+    ]
     # --containall alone leaves the network open.
     argv += ["--net", "--network", "none", "--no-mount", "hostfs,home,cwd"]
     argv += ["--userns"] if facts.is_root else []
     argv += ["--nv"] if spec.gpu else []
+    # Without a folder of ours SCRATCH is part of a session that sites limit, to 64 MB by default:
+    # too small for what torch.compile writes.
+    argv += ["--workdir", str(spec.scratch)] if spec.scratch else []
     narrowed = _narrowed(facts, python=IMAGE_PYTHON)
     for path in (*spec.read_only, *((NARROW,) if narrowed else ())):
         argv += ["--bind", f"{path}:{path}:ro"]

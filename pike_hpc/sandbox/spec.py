@@ -56,7 +56,8 @@ class SandboxSpec:
     image: str | None = None
     """Container image, for engines that run one."""
     scratch: Path | None = None
-    """Working folder for engine none, which has no SCRATCH of its own: see `give_scratch`."""
+    """Working folder for engine none, which has no SCRATCH of its own, and where apptainer keeps
+    its SCRATCH: see `give_scratch`."""
 
     def __post_init__(self) -> None:
         if not self.argv:

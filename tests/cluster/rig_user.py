@@ -25,11 +25,12 @@ class Rig:
         self.folder = folder
         self.python = python
         self.uid = pwd.getpwnam(USER).pw_uid
+        self.home = Path(pwd.getpwnam(USER).pw_dir)
 
     def argv(self, *command: str, **env: str) -> list[str]:
         """`command` as the user, with a clean environment that finds the package."""
         given = {
-            "HOME": pwd.getpwnam(USER).pw_dir,
+            "HOME": str(self.home),
             "USER": USER,
             "LANG": "C.UTF-8",
             "PATH": "/usr/local/bin:/usr/bin:/bin",
