@@ -69,9 +69,11 @@ soak: setup-dev ## 1,000 evaluations on the CPU, hostile ones and killed judges 
 
 IMAGE ?= eval-cpu
 IMAGES ?= containers
+WHEELS ?=
 
-image: ## Build containers/IMAGE.def into IMAGES=DIR, as an ordinary user: [IMAGE=]
-	@$(if $(PYTHON),"$(PYTHON)",.venv/bin/python) containers/build.py $(IMAGE) --out "$(IMAGES)"
+image: ## Build containers/IMAGE.def into IMAGES=DIR, as an ordinary user: [IMAGE= WHEELS=]
+	@$(if $(PYTHON),"$(PYTHON)",.venv/bin/python) containers/build.py $(IMAGE) --out "$(IMAGES)" \
+		$(if $(WHEELS),--wheels "$(WHEELS)")
 
 devcluster: ## A real Slurm, Apptainer and podman on this Debian 12 machine, as root
 	@tests/cluster/rig/up.sh

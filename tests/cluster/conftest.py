@@ -6,6 +6,7 @@ Modules of this folder are imported by name: tests have no packages.
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +16,17 @@ HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
 
-from rig_user import USER, Rig, Slurm, await_that, own_folder, public_python, why_not  # noqa: E402
+from rig_user import (  # noqa: E402
+    PACKAGES,
+    REPO,
+    USER,
+    Rig,
+    Slurm,
+    await_that,
+    own_folder,
+    public_python,
+    why_not,
+)
 
 REQUIRED = os.environ.get("PIKE_REQUIRE", "").split(",")
 
@@ -59,3 +70,31 @@ def busybox():
         shutil.copy("/bin/busybox", folder / "root/bin/busybox")
         rig.run("ln", "-s", "busybox", "root/bin/sh")
         yield rig
+
+
+@pytest.fixture(scope="session")
+def judge(demand):
+    """The user with an environment that holds torch, as the judge outside the image needs it."""
+    demand("apptainer")
+    with own_folder() as folder:
+        rig = Rig(folder, public_python())
+        rig.run(rig.python, "-m", "venv", "--without-pip", "venv")
+        (packages,) = (folder / "venv/lib").glob("python*/site-packages")
+        (packages / "outside.pth").write_text(f"{PACKAGES}\n{REPO}\n")
+        rig.python = str(folder / "venv/bin/python")
+        yield rig
+
+
+@pytest.fixture(scope="session")
+def image(judge):
+    """The path of the CPU's image. Building takes minutes: one that lies there is used as it is."""
+    images = judge.home / "pike-hpc/images"
+    if not (images / "eval-cpu.sif").exists():
+        wheels = judge.folder / "wheels"
+        # Fetched as whoever runs the tests: pip's settings may be theirs alone.
+        build = str(REPO / "containers/build.py")
+        argv = [sys.executable, build, "eval-cpu", "--only-wheels", "--wheels", str(wheels)]
+        subprocess.run(argv, check=True, capture_output=True)
+        options = ("--wheels", str(wheels), "--out", str(images))
+        judge.run(judge.python, build, "eval-cpu", *options, timeout_s=1200)
+    return str(images / "eval-cpu.sif")

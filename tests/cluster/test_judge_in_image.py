@@ -1,22 +1,15 @@
-"""The judge with engine apptainer, as an ordinary user, on the image of containers/eval-cpu.def.
-
-Building the image takes minutes: one that lies in the user's folder already is used as it is. It
-goes with the rig.
-"""
+"""The judge with engine apptainer, as an ordinary user, on the image of containers/eval-cpu.def."""
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
-from rig_user import PACKAGES, REPO, Rig, own_folder, public_python
+from rig_user import Rig, own_folder, public_python
 
 from pike_hpc.bootstrap.install import pinned
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-BUILD = str(REPO / "containers/build.py")
 TASK = """
 import torch
 from torch import nn
@@ -53,34 +46,6 @@ CANDIDATES = {
 }
 
 
-@pytest.fixture(scope="module")
-def judge(demand):
-    """The user with an environment that holds torch, as the judge outside the image needs it."""
-    demand("apptainer")
-    with own_folder() as folder:
-        rig = Rig(folder, public_python())
-        rig.run(rig.python, "-m", "venv", "--without-pip", "venv")
-        (packages,) = (folder / "venv/lib").glob("python*/site-packages")
-        (packages / "outside.pth").write_text(f"{PACKAGES}\n{REPO}\n")
-        rig.python = str(folder / "venv/bin/python")
-        rig.write("task.py", TASK)
-        yield rig
-
-
-@pytest.fixture(scope="module")
-def image(judge):
-    """The path of the image, built by the user where it is absent."""
-    images = judge.home / "pike-hpc/images"
-    if not (images / "eval-cpu.sif").exists():
-        wheels = judge.folder / "wheels"
-        # Fetched as whoever runs the tests: pip's settings may be theirs alone.
-        argv = [sys.executable, BUILD, "eval-cpu", "--only-wheels", "--wheels", str(wheels)]
-        subprocess.run(argv, check=True, capture_output=True)
-        options = ("--wheels", str(wheels), "--out", str(images))
-        judge.run(judge.python, BUILD, "eval-cpu", *options, timeout_s=1200)
-    return str(images / "eval-cpu.sif")
-
-
 def test_the_image_says_what_it_holds(judge, image):
     said = judge.run("apptainer", "inspect", "--labels", image)
     labels = dict(re.findall(r"^pike\.(\S+): (\S+)", said, re.M))
@@ -100,9 +65,10 @@ def test_the_image_says_what_it_holds(judge, image):
     ],
 )
 def test_a_candidate_in_the_image_is_judged(judge, image, name, status, code):
+    task = judge.write("task.py", TASK)
     file = judge.write("candidate.py", CANDIDATES[name])
     options = ("--device=cpu", "--engine=apptainer", f"--image={image}", "--min-isolation=L3")
-    command = ("-m", "pike_hpc", "evaluate", str(judge.folder / "task.py"), file, *options)
+    command = ("-m", "pike_hpc", "evaluate", task, file, *options)
     done = judge.tried(judge.python, *command, "--json", timeout_s=400)
     assert done.returncode == code, done.stderr
     verdict = json.loads(done.stdout)

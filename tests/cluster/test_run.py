@@ -1,0 +1,42 @@
+"""A whole run: submitted by an ordinary user, searched in a job, judged in another, in an image."""
+
+import json
+
+import pytest
+from rig_user import await_that
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(2400)]
+
+WORKFLOW = """
+schema_version: 1
+name: rig
+tasks: {suite: level3-pike, ids: "4"}
+search: {strategy: rules}
+budget: {evaluations_per_task: 1, wall_minutes: 10}
+evaluate: {devices: [auto], min_isolation: L3, timeout_s: 120}
+workers: {count: 1, max_idle_s: 60}
+"""
+
+
+def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
+    workflow = judge.write("workflow.yaml", WORKFLOW)
+    site = ("--site", "devcluster", "--set", f"container.image={image}")
+    place = ("--set", "container.engine=apptainer", "--run", str(judge.folder / "run"))
+    pike = (judge.python, "-m", "pike_hpc")
+    said = judge.run(*pike, "submit", "--workflow", workflow, *site, *place)
+    jobs = {kind: job for kind, _, job in (line.split() for line in said.splitlines())}
+    assert set(jobs) == {"agent", "worker"}
+
+    def state():
+        return json.loads(judge.run(*pike, "status", "run", "--json"))["state"]
+
+    await_that(state, "done", within_s=900)
+    for job, partition, qos in (
+        (jobs["agent"], "cpu", "regular"),
+        (jobs["worker"], "gpu", "preempt"),
+    ):
+        slurm.reaches(job, "COMPLETED", within_s=180)
+        slurm.await_accounts(job, "State,Partition,QOS", [["COMPLETED", partition, qos]])
+    report = json.loads(judge.run(*pike, "report", "run", "--json"))
+    (task,) = report["tasks"]
+    assert task["status_counts"] == {"PASSED": 1}
