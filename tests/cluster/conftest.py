@@ -1,22 +1,14 @@
 """What `make devcluster` brought up, for tests that need a real Slurm, Apptainer or podman.
 
 Where none is up they are skipped with the reason; PIKE_REQUIRE makes failures of such skips.
-Modules of this folder are imported by name: tests have no packages.
 """
 
-import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-HERE = str(Path(__file__).parent)
-if HERE not in sys.path:
-    sys.path.insert(0, HERE)
-
-from rig_user import (  # noqa: E402
+from builders.devcluster import (
     PACKAGES,
     REPO,
     USER,
@@ -27,8 +19,7 @@ from rig_user import (  # noqa: E402
     public_python,
     why_not,
 )
-
-REQUIRED = os.environ.get("PIKE_REQUIRE", "").split(",")
+from builders.required import lacking
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +32,8 @@ def demand(obstacle):
     """`demand(name)`: skip without a rig, or fail where PIKE_REQUIRE names this part of it."""
 
     def ask(name):
-        if obstacle and name in REQUIRED:
-            pytest.fail(f"PIKE_REQUIRE names {name}: {obstacle}")
         if obstacle:
-            pytest.skip(f"{name}: {obstacle}")
+            lacking(name, f"{name}: {obstacle}")
 
     return ask
 

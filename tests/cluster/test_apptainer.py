@@ -9,9 +9,10 @@ CUT = ("--containall", "--no-home", "--net", "--network", "none")
 
 
 @pytest.fixture(scope="module")
-def image(demand, busybox):
+def image(demand, request):
     """`image(*options, script)`: run a script in an image made from the folder `root`."""
     demand("apptainer")
+    busybox = request.getfixturevalue("busybox")
     busybox.run("apptainer", "build", "image.sif", "root")
 
     def execute(*options_and_script):

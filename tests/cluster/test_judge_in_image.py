@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from rig_user import Rig, own_folder, public_python
+from builders.devcluster import Rig, own_folder, public_python
 
 from pike_hpc.bootstrap.install import pinned
 

@@ -4,9 +4,10 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def image(demand, busybox):
+def image(demand, request):
     """The name of an image that holds a static busybox."""
     demand("podman")
+    busybox = request.getfixturevalue("busybox")
     name = f"localhost/{busybox.folder.name}"
     busybox.run("sh", "-c", f"tar -C root -c . | podman import - {name}")
     yield name

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from rig_user import REPO
+from builders.devcluster import REPO
 
 UP, DOWN = (str(REPO / f"tests/cluster/rig/{name}.sh") for name in ("up", "down"))
 

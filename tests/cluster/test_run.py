@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from rig_user import await_that
+from builders.devcluster import await_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(2400)]
 
