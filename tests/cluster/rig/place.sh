@@ -22,14 +22,16 @@ step() {
     say "$1: $((SECONDS - begun)) s"
 }
 
-# await WHAT SECONDS LOG COMMAND...: until the command succeeds, or fail with the end of the log.
+# await WHAT SECONDS LOG COMMAND...: until the command succeeds; or fail with what it said last and
+# the end of the log.
 await() {
-    local what=$1 limit=$2 log=$3 deadline
+    local what=$1 limit=$2 log=$3 deadline said
     shift 3
     deadline=$((SECONDS + limit))
-    until "$@" >/dev/null 2>&1; do
+    until said=$("$@" 2>&1); do
         if [ "$SECONDS" -ge "$deadline" ]; then
-            say "$what: not within $limit s; the end of $log:"
+            say "$what: not within $limit s. ${said:-Nothing was said.}"
+            say "The end of $log:"
             tail -n 20 "$log" >&2 || true
             exit 1
         fi
