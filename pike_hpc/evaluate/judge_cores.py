@@ -1,9 +1,9 @@
 """Which CPUs judge and runner spin on while a model is timed.
 
 CPUs are not equally fast: they share a physical core with another one, or a virtual machine's host
-with others. On an H200 machine with 16 CPUs an unchanged ResNet18 took 1.7 ms or 2.8 ms by where
-the scheduler had put its process (2026-11-21). So both runners are timed on the same CPU, one at a
-time, and the judge spins on one that is no neighbour of it.
+with others, and an unchanged model is faster or slower by where the scheduler puts its process. So
+both runners are timed on the same CPU, one at a time, and the judge spins on one that is no
+neighbour of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A page that judge and runner both map: words that say what is asked and what was done.
 
-For calls whose latency a pipe's wake-up (30 us to 300 us) would hide: both sides spin on their
+For calls whose latency a pipe's wake-up would hide: both sides spin on their
 word, which takes about one microsecond. Words are 8 bytes, written at once, on cache lines of
 their own. The key carries the number of its ring, so that no order of arrival is relied on. The
 judge believes nothing of the other side's word but that it equals what it waits for.

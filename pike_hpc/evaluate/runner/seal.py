@@ -1,7 +1,8 @@
 """Inputs that can't be read before their key is known.
 
-Two processes on one GPU take turns, and a turn takes about 150 us, in which the host's work hides.
-So the judge puts inputs there before the clock starts, under a pad that the key alone makes.
+Two processes on one GPU take turns, and a turn may take longer than a model, whose work on the host
+hides in it. So the judge puts inputs there before the clock starts, under a pad that the key alone
+makes.
 """
 
 from __future__ import annotations
