@@ -137,7 +137,7 @@ def public_python() -> str | None:
     """An interpreter of this version that the rig's user may run."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     names = (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}")
-    return next((name for name in names if _user_can(name, "-c", "")), None)
+    return next((name for name in names if _user_can(name, "-c", _CAN_MAKE_VENVS)), None)
 
 
 def why_not() -> str | None:
@@ -153,6 +153,9 @@ def why_not() -> str | None:
         return f"the rig's user finds no Python {sys.version_info[0]}.{sys.version_info[1]}"
     return None
 
+
+_CAN_MAKE_VENVS = "import os, sys; sys.exit(not os.access(sys._base_executable, os.X_OK))"
+"""A copied interpreter runs for everybody, while the one that it was copied from may not."""
 
 _AS_USER = ("runuser", "-u", USER, "--")
 
