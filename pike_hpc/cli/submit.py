@@ -25,9 +25,11 @@ from pike_hpc.launch import (
     dry_run,
     pack_code,
     plan_jobs,
+    preflight,
+    sbatch_is_here,
     slurm_parameters,
 )
-from pike_hpc.records import Task, UsageError
+from pike_hpc.records import PikeError, Task, UsageError
 from pike_hpc.sandbox import LATER
 from pike_hpc.worker import CassetteJudge
 
@@ -80,6 +82,9 @@ def submit(options: argparse.Namespace) -> int:
         return _print_plan(resolved, folder.absolute(), tasks)
     if device is not None and not (folder / "run.yaml").exists():
         require_torch()  # no folder is made for a run that could not judge
+    if resolved.site.scheduler == "slurm" and not (folder / "run.yaml").exists():
+        # Nor for jobs that Slurm refuses: the folder would keep the site with the mistake.
+        preflight(resolved, folder.absolute(), _plan_on_paper(resolved, folder.absolute(), tasks))
     run = _open_or_create(folder, resolved, tasks)
     return _go_on(run, device, tape)
 
@@ -211,6 +216,8 @@ def _plan(run: Run, tape: Tape, gpus: tuple[str, ...] = ()) -> processes.Plan:
 def _submit_to_slurm(run: Run, tape: Tape) -> int:
     workers, agents = _plan(run, tape)
     print(ceiling(run.resolved, len(agents)), file=sys.stderr)
+    for line in preflight(run.resolved, run.dir, (workers, agents)):
+        print(line, file=sys.stderr)
     run.mailbox.reopen()
     for kind, jobs in (("agent", agents), ("worker", workers)):
         parameters = slurm_parameters(run.resolved, kind, f"pike-{kind}")
@@ -235,13 +242,22 @@ def ceiling(resolved: Resolved, agents: int) -> str:
     )
 
 
-def _print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int:
+def _plan_on_paper(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> processes.Plan:
+    """The jobs of a run whose folder need not exist."""
     ids = [task.id for task in tasks]
-    workers, agents = plan_jobs(
-        resolved, folder, ids, python=sys.executable, lib=folder / "code" / "lib"
-    )
+    return plan_jobs(resolved, folder, ids, python=sys.executable, lib=folder / "code" / "lib")
+
+
+def _print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int:
+    workers, agents = _plan_on_paper(resolved, folder, tasks)
     print(f"# run folder: {folder}\n# tasks: {', '.join(t.key for t in tasks)}")
     print(f"# {ceiling(resolved, len(agents))}")
+    if resolved.site.scheduler == "slurm" and sbatch_is_here():
+        try:
+            lines = preflight(resolved, folder, (workers, agents))
+        except PikeError as error:
+            lines = ("submit would stop here:", *str(error).splitlines())
+        print("\n".join(f"# {line}" for line in lines))
     for kind, jobs in (("worker", workers), ("agent", agents)):
         slurm = resolved.site.scheduler == "slurm"
         parameters = slurm_parameters(resolved, kind, f"pike-{kind}") if slurm else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,20 @@ class ApiKey:
 def environ() -> dict[str, str]:
     """A copy of the environment."""
     return dict(os.environ)
+
+
+@contextlib.contextmanager
+def replaced(by: Mapping[str, str]) -> Iterator[None]:
+    """This process's environment is `by` meanwhile, for libraries that pass it on by themselves."""
+    before = environ()
+    given = dict(by)  # it may be made of the very thing that is emptied now
+    try:
+        os.environ.clear()
+        os.environ.update(given)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def api_key(

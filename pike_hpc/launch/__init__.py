@@ -8,6 +8,7 @@ from pike_hpc.launch.code import pack_code
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run
 from pike_hpc.launch.plan import expected_lanes, plan_jobs, slurm_parameters
+from pike_hpc.launch.preflight import preflight, sbatch_is_here
 
 __all__ = [
     "Job",
@@ -19,6 +20,8 @@ __all__ = [
     "expected_lanes",
     "pack_code",
     "plan_jobs",
+    "preflight",
     "read_jobs",
+    "sbatch_is_here",
     "slurm_parameters",
 ]

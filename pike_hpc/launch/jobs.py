@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pike_hpc.launch.exports import ALWAYS
 from pike_hpc.records import CodecError, from_json, to_json
 
 
@@ -26,6 +27,9 @@ class Job:
     """Added to the job's environment: variable to value."""
     unset: tuple[str, ...] = ()
     """Taken out of it: a worker sees no API key."""
+    exports: tuple[str, ...] = ALWAYS
+    """Which of the submitter's variables a batch job gets, by name or pattern. A local process
+    inherits them all but `unset`."""
 
     @property
     def command(self) -> tuple[str, ...]:

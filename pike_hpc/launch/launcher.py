@@ -20,6 +20,8 @@ from typing import Any, Protocol
 import submitit
 from submitit.slurm import slurm as submitit_slurm
 
+from pike_hpc.config import env
+from pike_hpc.launch.exports import handed_over
 from pike_hpc.launch.jobs import Job, JobRecord, append_jobs
 from pike_hpc.records import TryAgainLater, UsageError
 
@@ -73,7 +75,8 @@ class SlurmLauncher:
         try:
             executor = submitit.SlurmExecutor(self._run_dir / "slurm")
             executor.update_parameters(**self._parameters)
-            with executor.batch():
+            theirs = handed_over(env.environ(), jobs[0].exports, jobs[0].unset)
+            with env.replaced(theirs), executor.batch():
                 started = [executor.submit(_command(job)) for job in jobs]
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
@@ -99,12 +102,18 @@ def dry_run(run_dir: Path, jobs: Sequence[Job], parameters: Mapping[str, Any] | 
     """The sbatch script (with parameters) or the commands (without) that submit would start."""
     if parameters is None:
         return "\n".join(shlex.join(job.command) for job in jobs)
-    rest = dict(parameters)
+    names = " ".join(sorted(set(jobs[0].exports) - set(jobs[0].unset)))
+    script = sbatch_script(run_dir, shlex.join(jobs[0].command), len(jobs), parameters)
+    return f"# environment, and nothing else of yours: {names}\n{script}"
+
+
+def sbatch_script(run_dir: Path, command: str, count: int, parameters: Mapping[str, Any]) -> str:
+    """The batch script of `count` jobs alike, an array where they are several."""
     text: str = submitit_slurm._make_sbatch_string(  # the very function that submit uses
-        command=shlex.join(jobs[0].command),
+        command=command,
         folder=run_dir / "slurm",
-        map_count=len(jobs) if len(jobs) > 1 else None,
-        **rest,
+        map_count=count if count > 1 else None,
+        **parameters,
     )
     return text
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pike_hpc.config import Resolved
 from pike_hpc.evaluate.device import lanes_per_gpu
+from pike_hpc.launch.exports import exports, key_names
 from pike_hpc.launch.jobs import Job
 
 _GRES_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:([0-9]+)")
@@ -46,7 +47,7 @@ def plan_jobs(
     start = (python, "-P", "-m", "pike_hpc")
     path = f"{lib}:{python_path}" if python_path else str(lib)
     env = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-    keys = tuple(sorted({m.key_env for m in resolved.workflow.models.values() if m.key_env}))
+    keys = tuple(sorted(key_names(resolved)))
     local = resolved.site.scheduler == "local"
     count = 1 if gpus else resolved.workflow.workers.count
     workers = tuple(
@@ -56,6 +57,7 @@ def plan_jobs(
             argv=(*start, "worker", str(run_dir), *arguments),
             env=env | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             unset=keys,
+            exports=exports(resolved, "worker"),
         )
         for n in range(count)
     )
@@ -66,6 +68,7 @@ def plan_jobs(
             name=f"pike-agent-{n}",
             argv=(*start, "agent", str(run_dir), "--tasks", ",".join(chunk), *arguments),
             env=env,
+            exports=exports(resolved, "agent"),
         )
         for n, chunk in enumerate(_chunks(task_ids, max(per_job, 1)))
     )

@@ -1,0 +1,122 @@
+"""Ask Slurm what it would do with a run's jobs, before anything is submitted.
+
+`sbatch --test-only` gets the very options of the worker and of the agent job, in the environment
+that the jobs will have, and `true` for a command. No job comes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pike_hpc.config import Resolved, env
+from pike_hpc.launch.exports import handed_over
+from pike_hpc.launch.jobs import Job
+from pike_hpc.launch.launcher import sbatch_script
+from pike_hpc.launch.plan import slurm_parameters
+from pike_hpc.launch.refusal import ACCOUNTS, Refusal, error_of, later, passes
+from pike_hpc.records import TryAgainLater, without_escapes
+
+_PATIENCE_S = 60
+"""sbatch itself gives up on a controller that is down after some 20 s."""
+
+_START = re.compile(r"to start at (\S+)")
+_SPEAKER = re.compile(r"^(sbatch: )?(error: |fatal: )?(allocation failure: )?")
+
+
+def preflight(
+    resolved: Resolved, run_dir: Path, plan: tuple[Sequence[Job], Sequence[Job]]
+) -> tuple[str, ...]:
+    """The account and the expected start of a run's (workers, agents), in lines for a person.
+
+    Raises UsageError for what Slurm refuses, all of it in one message, TryAgainLater where Slurm
+    cannot answer.
+    """
+    if not sbatch_is_here():
+        raise TryAgainLater(
+            "no sbatch on PATH: Slurm cannot be asked from here",
+            where=f"site {resolved.site.name}",
+            fix="run the same command on a login node of the site",
+        )
+    starts, refusals = [], []
+    for jobs in plan:
+        kind = jobs[0].kind
+        accepted, said = _tried(resolved, run_dir, jobs)
+        if accepted:
+            starts.append(f"{kind}s {said}")
+        elif passes(said):
+            raise later(said)
+        else:
+            refusals.append(Refusal(kind=kind, said=said))
+    if refusals:
+        raise error_of(resolved, refusals)
+    return (_account(resolved), f"expected start, by Slurm's estimate: {', '.join(starts)}")
+
+
+def sbatch_is_here() -> bool:
+    """Whether Slurm could be asked at all."""
+    return shutil.which("sbatch") is not None
+
+
+def _tried(resolved: Resolved, run_dir: Path, jobs: Sequence[Job]) -> tuple[bool, str]:
+    """(whether sbatch would take these jobs, when they would start or why not)."""
+    kind = jobs[0].kind
+    parameters = slurm_parameters(resolved, kind, f"pike-{kind}")
+    theirs = handed_over(env.environ(), jobs[0].exports, jobs[0].unset)
+    with tempfile.TemporaryDirectory(prefix="pike-preflight-") as folder:
+        script = Path(folder, f"{kind}.sh")
+        script.write_text(sbatch_script(run_dir, "true", len(jobs), parameters), "utf-8")
+        try:
+            done = subprocess.run(
+                ["sbatch", "--test-only", str(script)],
+                env=theirs,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise later(f"no answer within {_PATIENCE_S} s") from None
+    said = done.stdout + done.stderr
+    if done.returncode == 0:
+        start = _START.search(said)
+        return True, start[1] if start else "at a time Slurm does not tell"
+    return False, sentence(said) or f"sbatch ended with status {done.returncode}"
+
+
+def sentence(said: str) -> str:
+    """Slurm's own words out of what sbatch printed: each line's, without who says it."""
+    lines = [_SPEAKER.sub("", without_escapes(line).strip()) for line in said.splitlines()]
+    return "; ".join(line for line in dict.fromkeys(lines) if line and not line.startswith("Try "))
+
+
+def _account(resolved: Resolved) -> str:
+    """Which account pays, in one line."""
+    given = resolved.site.account
+    if given:
+        return f"account: {given} ({resolved.sources.get('account', 'default')})"
+    default = default_account()
+    if default:
+        return f"account: {default}, Slurm's default for you; --account names another"
+    return f"account: none, and Slurm asks for none; `{ACCOUNTS}` lists yours"
+
+
+def default_account() -> str | None:
+    """The account that Slurm charges a user who names none; None where it knows of none."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    argv = ["sacctmgr", "-nP", "show", "user", user, "format=defaultaccount"]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip().partition("\n")[0] or None if done.returncode == 0 else None

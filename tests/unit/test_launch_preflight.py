@@ -1,0 +1,187 @@
+"""What Slurm is asked before anything is submitted, and what its answers become.
+
+The sentences are those of Slurm 22.05; tests/cluster/test_preflight.py hears them from a real one.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.cli import main
+
+WORKFLOW = """
+schema_version: 1
+name: quick
+tasks: {suite: level3-pike, ids: "4"}
+search: {strategy: rules}
+workers: {count: 2}
+"""
+
+SBATCH = """#!/bin/sh
+here=$(dirname "$0")
+for file; do :; done
+kind=$(sed -n 's/^#SBATCH --job-name=pike-//p' "$file")
+cp "$file" "$here/$kind.sh"
+env > "$here/$kind.env"
+echo "$*" >> "$here/calls"
+[ -e "$here/$kind.refusal" ] && cat "$here/$kind.refusal" >&2 && exit 1
+echo "sbatch: Job 7 to start at 2026-11-22T02:0${#kind}:00 using 2 processors on nodes c1" >&2
+"""
+STARTS = "workers 2026-11-22T02:06:00, agents 2026-11-22T02:05:00"
+
+SACCTMGR = """#!/bin/sh
+cat "$(dirname "$0")/default-account"
+"""
+
+
+ACCOUNT = "Invalid account or account/partition combination specified"
+TIME = "Requested time limit is invalid (missing or exceeds some limit)"
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A folder on PATH with an sbatch that takes everything but what a KIND.refusal says."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in (("sbatch", SBATCH), ("sacctmgr", SACCTMGR)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "default-account").write_text("m0000\n")
+    (tmp_path / "w.yaml").write_text(WORKFLOW)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def submit(capsys, *options):
+    words = ("--workflow", "w.yaml", "--site", "devcluster", "--run", "run", *options)
+    code = main(["submit", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def refuse(cluster, said, kinds=("worker", "agent")):
+    for kind in kinds:
+        (cluster / f"{kind}.refusal").write_text(f"{said}\n")
+
+
+MEANINGS = f"""
+{ACCOUNT} | worker | account is not set | sacctmgr -nP show assoc
+Invalid qos specification | worker | worker_job.qos = preempt ( | sacctmgr -nP show assoc
+Invalid qos specification | agent | agent.qos = regular ( | sacctmgr -nP show assoc
+Invalid partition name specified | agent | agent.partition = cpu ( | sinfo -o '%P %l %D'
+Invalid feature specification | worker | worker_job.constraint = gpu&hbm40g ( | sinfo -o '%P %f'
+Invalid generic resource (gres) specification | worker | worker_job.gpus = 1 ( | sinfo -o '%P %G'
+{TIME} | agent | agent.walltime_minutes = 60 ( | sinfo -o '%P %l'
+{POLICY} | worker | worker_job.walltime_minutes = 60 ( | sacctmgr -nP show qos
+Requested node configuration is not available | worker | worker_job.cpus = 2 ( | %c %m %G %f
+More processors requested than permitted | agent | agent.cpus = 1 ( | sinfo
+Something that no version has said yet | agent | agent.walltime_minutes = 60 ( | sinfo
+"""
+
+
+@pytest.mark.parametrize("row", MEANINGS.strip().splitlines())
+def test_a_refusal_names_the_key_and_what_lists_its_values(capsys, cluster, row):
+    said, kind, key, command = row.split(" | ")
+    refuse(cluster, f"allocation failure: {said}", [kind])
+    code, out, err = submit(capsys)
+    assert (code, out) == (2, "")
+    assert f"Slurm refuses the {kind} job: {said}\n" in err
+    assert key in err
+    assert command in err
+    assert not Path("run").exists()
+
+
+def test_both_jobs_are_tried_and_all_that_is_wrong_is_one_message(capsys, cluster):
+    refuse(cluster, "allocation failure: Invalid qos specification", ["worker"])
+    refuse(cluster, "allocation failure: Invalid partition name specified", ["agent"])
+    code, _, err = submit(capsys)
+    assert code == 2
+    assert err.count("Slurm refuses") == 1
+    assert "the worker job: Invalid qos specification; the agent job: Invalid partition" in err
+    assert "worker_job.qos = preempt" in err
+    assert "agent.partition = cpu" in err
+
+
+def test_an_account_given_on_the_command_line_is_blamed_by_that_name(capsys, cluster):
+    refuse(cluster, f"allocation failure: {ACCOUNT}")
+    code, _, err = submit(capsys, "--account", "m9999")
+    assert code == 2
+    assert "Slurm refuses the worker and agent jobs: Invalid account" in err
+    assert "account = m9999 (--account)" in err
+
+
+def test_an_option_of_extra_is_blamed_by_its_name(capsys, cluster):
+    refuse(cluster, "sbatch: error: Invalid --mem-per-cpu specification", ["worker"])
+    code, _, err = submit(capsys, "--set", "worker_job.extra={mem-per-cpu: much}")
+    assert code == 2
+    assert "worker_job.extra.mem-per-cpu = much (--set" in err
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "allocation failure: Unable to contact slurm controller (connect failure)",
+        "sbatch: fatal: Could not establish a configuration source",
+        "allocation failure: Required partition not available (inactive or drain)",
+        f"sbatch: error: QOSMaxSubmitJobPerUserLimit\nallocation failure: {POLICY}",
+    ],
+)
+def test_a_slurm_that_cannot_answer_is_no_mistake_of_the_users(capsys, cluster, said):
+    refuse(cluster, said)
+    code, _, err = submit(capsys)
+    assert code == 75
+    assert said.splitlines()[0].rpartition(": ")[2] in err
+    assert len((cluster / "calls").read_text().splitlines()) == 1
+    assert not Path("run").exists()
+
+
+def test_without_sbatch_submit_says_where_to_run_it(capsys, cluster, monkeypatch):
+    (cluster / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(cluster))
+    code, _, err = submit(capsys)
+    assert code == 75
+    assert "login node" in err
+
+
+def test_the_dry_run_shows_account_and_start_and_asks_for_the_very_options(capsys, cluster):
+    code, out, _ = submit(capsys, "--dry-run")
+    assert code == 0
+    assert f"# expected start, by Slurm's estimate: {STARTS}\n" in out
+    assert "# account: m0000, Slurm's default for you" in out
+    assert all("--test-only" in call for call in (cluster / "calls").read_text().splitlines())
+    asked = (cluster / "worker.sh").read_text()
+    wanted = [line for line in out.splitlines() if line.startswith("#SBATCH")]
+    options = [line for line in asked.splitlines() if line.startswith("#SBATCH")]
+    assert options == wanted[: len(options)]
+    assert "#SBATCH --qos=preempt" in options
+    assert "#SBATCH --array=0-1%2" in options
+    assert asked.rstrip().endswith(" true")
+    _, out, _ = submit(capsys, "--dry-run", "--account", "m1234")
+    assert "# account: m1234 (--account)\n" in out
+
+
+def test_the_dry_run_shows_a_refusal_and_goes_on(capsys, cluster):
+    refuse(cluster, "allocation failure: Invalid qos specification")
+    code, out, _ = submit(capsys, "--dry-run")
+    assert code == 0
+    assert "# submit would stop here:\n# Slurm refuses the worker and agent jobs: Invalid" in out
+    assert "#SBATCH --qos=preempt" in out
+
+
+def test_the_dry_run_needs_no_slurm(capsys, cluster, monkeypatch):
+    (cluster / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(cluster))
+    code, out, _ = submit(capsys, "--dry-run")
+    assert code == 0
+    assert "#SBATCH --qos=preempt" in out
+    assert "account" not in out
+
+
+def test_without_any_account_that_is_said(capsys, cluster):
+    (cluster / "default-account").write_text("\n")
+    _, out, _ = submit(capsys, "--dry-run")
+    assert "# account: none, and Slurm asks for none; `sacctmgr" in out
