@@ -24,6 +24,7 @@ import pike_hpc
 from pike_hpc.cli.lanes import measure_isolation
 from pike_hpc.config import Site, env, load_site, recognise_site
 from pike_hpc.evaluate.device import detect, torch_version
+from pike_hpc.launch import default_account
 from pike_hpc.mailbox import FileMailbox
 from pike_hpc.records import PikeError, encode
 
@@ -185,10 +186,13 @@ def _slurm(site: Site) -> Check:
 def _account(site: Site) -> Check:
     if site.scheduler != "slurm" or site.account:
         return Check("account", "ok", site.account or "none needed")
+    default = default_account()
+    if default:
+        return Check("account", "ok", f"{default}, Slurm's default for you")
     return Check(
         "account",
         "warn",
-        "no account: Slurm's default is charged",
+        "no account is given, and Slurm tells no default",
         "submit with --account A, or write it to your own site file; "
         "`sacctmgr -nP show assoc user=$USER format=account` lists yours",
     )

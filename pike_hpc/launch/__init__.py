@@ -8,7 +8,7 @@ from pike_hpc.launch.code import pack_code
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run
 from pike_hpc.launch.plan import expected_lanes, plan_jobs, slurm_parameters
-from pike_hpc.launch.preflight import preflight, sbatch_is_here
+from pike_hpc.launch.preflight import default_account, preflight, sbatch_is_here
 
 __all__ = [
     "Job",
@@ -16,6 +16,7 @@ __all__ = [
     "Launcher",
     "LocalLauncher",
     "SlurmLauncher",
+    "default_account",
     "dry_run",
     "expected_lanes",
     "pack_code",

@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from pike_hpc.config import Resolved
 
 ALWAYS = (
-    *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "LANG", "LC_*", "TZ"),
+    *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LD_LIBRARY_PATH", "PYTHONPATH"),
+    *("LANG", "LC_*", "TZ"),
     *("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "SCRATCH", "SLURM_CONF"),
     # `module` is a shell function. Which modules are loaded stays behind: a job loads its own.
     *("BASH_ENV", "BASH_FUNC_*", "MODULEPATH", "MODULESHOME", "MODULES_*", "LMOD_*"),

@@ -33,7 +33,9 @@ _SPEAKER = re.compile(r"^(sbatch: )?(error: |fatal: )?(allocation failure: )?")
 def preflight(
     resolved: Resolved, run_dir: Path, plan: tuple[Sequence[Job], Sequence[Job]]
 ) -> tuple[str, ...]:
-    """The account and the expected start of a run's (workers, agents), in lines for a person.
+    """The account and the expected start of (workers, agents), in lines for a person.
+
+    Either may be empty, where a run has its jobs already.
 
     Raises UsageError for what Slurm refuses, all of it in one message, TryAgainLater where Slurm
     cannot answer.
@@ -45,7 +47,7 @@ def preflight(
             fix="run the same command on a login node of the site",
         )
     starts, refusals = [], []
-    for jobs in plan:
+    for jobs in filter(None, plan):
         kind = jobs[0].kind
         accepted, said = _tried(resolved, run_dir, jobs)
         if accepted:
@@ -56,6 +58,8 @@ def preflight(
             refusals.append(Refusal(kind=kind, said=said))
     if refusals:
         raise error_of(resolved, refusals)
+    if not starts:
+        return ()
     return (_account(resolved), f"expected start, by Slurm's estimate: {', '.join(starts)}")
 
 
