@@ -27,6 +27,10 @@ _PATIENCE_S = 60
 """sbatch itself gives up on a controller that is down after some 20 s."""
 
 _START = re.compile(r"to start at (\S+)")
+_PARTITION = re.compile(r"in partition (\S+)")
+_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):\d+")
+"""As sinfo writes a time: 1-00:00:00, 30:00."""
+
 _SPEAKER = re.compile(r"^(sbatch: )?(error: |fatal: )?(allocation failure: )?")
 
 
@@ -91,9 +95,33 @@ def _tried(resolved: Resolved, run_dir: Path, jobs: Sequence[Job]) -> tuple[bool
             raise later(f"no answer within {_PATIENCE_S} s") from None
     said = done.stdout + done.stderr
     if done.returncode == 0:
+        partition = _PARTITION.search(said)
+        too_long = _never_starts(resolved, kind, partition[1]) if partition else None
+        if too_long:
+            return False, too_long
         start = _START.search(said)
         return True, start[1] if start else "at a time Slurm does not tell"
     return False, sentence(said) or f"sbatch ended with status {done.returncode}"
+
+
+def _never_starts(resolved: Resolved, kind: str, partition: str) -> str | None:
+    """Why a job that Slurm takes would wait for ever; None where it would not.
+
+    Unless a site sets EnforcePartLimits, Slurm takes jobs that are longer than their partition
+    allows, a test included, and leaves them pending.
+    """
+    shape = resolved.site.worker_job if kind == "worker" else resolved.site.agent
+    said = _asked("sinfo", "-h", "-o", "%l", "-p", partition) or ""
+    limit = _LIMIT.fullmatch(said)
+    if limit is None:  # infinite, or not told
+        return None
+    days, hours, minutes = (int(part or 0) for part in limit.groups())
+    if shape.walltime_minutes <= (days * 24 + hours) * 60 + minutes:
+        return None
+    flags = _asked("sacctmgr", "-nP", "show", "qos", shape.qos, "format=flags") if shape.qos else ""
+    if "PartitionTimeLimit" in (flags or ""):  # jobs of this QOS may be longer
+        return None
+    return f"the time limit of partition {partition} is {said}; it would wait for ever"
 
 
 def sentence(said: str) -> str:
@@ -116,10 +144,20 @@ def _account(resolved: Resolved) -> str:
 def default_account() -> str | None:
     """The account that Slurm charges a user who names none; None where it knows of none."""
     user = pwd.getpwuid(os.geteuid()).pw_name
-    argv = ["sacctmgr", "-nP", "show", "user", user, "format=defaultaccount"]
+    return _asked("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount")
+
+
+def _asked(*command: str) -> str | None:
+    """The first line that a program prints; None where it fails or prints nothing."""
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

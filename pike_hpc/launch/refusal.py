@@ -18,7 +18,7 @@ ACCOUNTS = "sacctmgr -nP show assoc user=$USER format=account,partition,qos"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A job that Slurm would not take."""
+    """A job that Slurm would not take, or would take and never start."""
 
     kind: str
     """worker or agent."""
@@ -88,9 +88,9 @@ def error_of(resolved: Resolved, refusals: Sequence[Refusal]) -> UsageError:
     said = {refusal.said for refusal in refusals}
     if len(said) == 1:
         kinds = " and ".join(refusal.kind for refusal in refusals)
-        what = f"Slurm refuses the {kinds} job{'s' * (len(refusals) > 1)}: {said.pop()}"
+        what = f"Slurm would not run the {kinds} job{'s' * (len(refusals) > 1)}: {said.pop()}"
     else:
-        what = "Slurm refuses " + "; ".join(f"the {r.kind} job: {r.said}" for r in refusals)
+        what = "Slurm would not run " + "; ".join(f"the {r.kind} job: {r.said}" for r in refusals)
     places, commands, keys = [], [], []
     for refusal in refusals:
         meaning, names = _keys(resolved, refusal)

@@ -42,7 +42,7 @@ def submit(slurm):
         ),
         (
             ("--set", "agent.partition=lr7"),
-            "agent job: Invalid partition name specified",
+            "agent job: invalid partition specified: lr7; Invalid partition name specified",
             "agent.partition = lr7 (--set",
             "sinfo -o '%P %l %D'",
         ),
@@ -54,25 +54,25 @@ def submit(slurm):
         ),
         (
             ("--set", "worker_job.gres=gpu:h100:1"),
-            "worker job: ",
+            "worker job: Requested node configuration is not available",
             "worker_job.gres = gpu:h100:1 (--set",
             "sinfo -o",
         ),
         (
             ("--set", "worker_job.cpus=64"),
-            "worker job: ",
+            "worker job: Requested node configuration is not available",
             "worker_job.cpus = 64 (--set",
             "sinfo -o",
         ),
         (
             ("--set", "agent.qos=debug"),
-            "agent job: ",
+            "agent job: QOSMaxWallDurationPerJobLimit; Job violates accounting/QOS policy",
             "agent.walltime_minutes = 60 (",
             "sacctmgr -nP show qos",
         ),
         (
             ("--set", "agent.walltime_minutes=2000"),
-            "agent job: ",
+            "agent job: the time limit of partition cpu is 1-00:00:00; it would wait for ever",
             "agent.walltime_minutes = 2000 (--set",
             "sinfo -o '%P %l'",
         ),
@@ -83,7 +83,7 @@ def test_a_mistake_is_one_message_and_nothing_is_submitted(
 ):
     done = submit(*options)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert f"Slurm refuses the {sentence}" in done.stderr
+    assert f"Slurm would not run the {sentence}" in done.stderr
     assert place in done.stderr
     assert command in done.stderr
     assert not (slurm.folder / "run").exists()

@@ -25,16 +25,22 @@ cp "$file" "$here/$kind.sh"
 env > "$here/$kind.env"
 echo "$*" >> "$here/calls"
 [ -e "$here/$kind.refusal" ] && cat "$here/$kind.refusal" >&2 && exit 1
-echo "sbatch: Job 7 to start at 2026-11-22T02:0${#kind}:00 using 2 processors on nodes c1" >&2
+echo "sbatch: Job 7 to start at 2026-11-22T02:0${#kind}:00 using 2 processors" \
+    "on nodes c1 in partition p" >&2
 """
 STARTS = "workers 2026-11-22T02:06:00, agents 2026-11-22T02:05:00"
 
 SACCTMGR = """#!/bin/sh
-cat "$(dirname "$0")/default-account"
+case "$*" in *flags*) cat "$(dirname "$0")/flags";; *) cat "$(dirname "$0")/default-account";; esac
+"""
+
+SINFO = """#!/bin/sh
+cat "$(dirname "$0")/limit"
 """
 
 
 ACCOUNT = "Invalid account or account/partition combination specified"
+PARTITION = "Invalid partition name specified"
 TIME = "Requested time limit is invalid (missing or exceeds some limit)"
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
@@ -44,10 +50,12 @@ def cluster(tmp_path, monkeypatch):
     """A folder on PATH with an sbatch that takes everything but what a KIND.refusal says."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, text in (("sbatch", SBATCH), ("sacctmgr", SACCTMGR)):
+    for name, text in (("sbatch", SBATCH), ("sacctmgr", SACCTMGR), ("sinfo", SINFO)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     (folder / "default-account").write_text("m0000\n")
+    (folder / "flags").write_text("\n")
+    (folder / "limit").write_text("infinite\n")
     (tmp_path / "w.yaml").write_text(WORKFLOW)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -72,7 +80,7 @@ MEANINGS = f"""
 {ACCOUNT} | worker | account is not set | sacctmgr -nP show assoc
 Invalid qos specification | worker | worker_job.qos = preempt ( | sacctmgr -nP show assoc
 Invalid qos specification | agent | agent.qos = regular ( | sacctmgr -nP show assoc
-Invalid partition name specified | agent | agent.partition = cpu ( | sinfo -o '%P %l %D'
+invalid partition specified: cpu; {PARTITION} | agent | agent.partition = cpu ( | sinfo -o
 Invalid feature specification | worker | worker_job.constraint = gpu&hbm40g ( | sinfo -o '%P %f'
 Invalid generic resource (gres) specification | worker | worker_job.gpus = 1 ( | sinfo -o '%P %G'
 {TIME} | agent | agent.walltime_minutes = 60 ( | sinfo -o '%P %l'
@@ -89,7 +97,7 @@ def test_a_refusal_names_the_key_and_what_lists_its_values(capsys, cluster, row)
     refuse(cluster, f"allocation failure: {said}", [kind])
     code, out, err = submit(capsys)
     assert (code, out) == (2, "")
-    assert f"Slurm refuses the {kind} job: {said}\n" in err
+    assert f"Slurm would not run the {kind} job: {said}\n" in err
     assert key in err
     assert command in err
     assert not Path("run").exists()
@@ -100,17 +108,34 @@ def test_both_jobs_are_tried_and_all_that_is_wrong_is_one_message(capsys, cluste
     refuse(cluster, "allocation failure: Invalid partition name specified", ["agent"])
     code, _, err = submit(capsys)
     assert code == 2
-    assert err.count("Slurm refuses") == 1
+    assert err.count("Slurm would not run") == 1
     assert "the worker job: Invalid qos specification; the agent job: Invalid partition" in err
     assert "worker_job.qos = preempt" in err
     assert "agent.partition = cpu" in err
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed"), [("59:00", False), ("1:00:00", True), ("1-00:00:00", True)]
+)
+def test_a_job_that_is_longer_than_its_partition_allows_would_wait_for_ever(
+    capsys, cluster, limit, allowed
+):
+    """Slurm takes it, unless the site sets EnforcePartLimits."""
+    (cluster / "limit").write_text(f"{limit}\n")
+    _, out, _ = submit(capsys, "--dry-run")
+    assert ("submit would stop here" in out) is not allowed
+    assert ("worker_job.walltime_minutes = 60 (" in out) is not allowed
+    assert ("agent.walltime_minutes = 60 (" in out) is not allowed
+    (cluster / "flags").write_text("DenyOnLimit,PartitionTimeLimit\n")
+    _, out, _ = submit(capsys, "--dry-run")
+    assert "submit would stop here" not in out
 
 
 def test_an_account_given_on_the_command_line_is_blamed_by_that_name(capsys, cluster):
     refuse(cluster, f"allocation failure: {ACCOUNT}")
     code, _, err = submit(capsys, "--account", "m9999")
     assert code == 2
-    assert "Slurm refuses the worker and agent jobs: Invalid account" in err
+    assert "Slurm would not run the worker and agent jobs: Invalid account" in err
     assert "account = m9999 (--account)" in err
 
 
@@ -168,7 +193,9 @@ def test_the_dry_run_shows_a_refusal_and_goes_on(capsys, cluster):
     refuse(cluster, "allocation failure: Invalid qos specification")
     code, out, _ = submit(capsys, "--dry-run")
     assert code == 0
-    assert "# submit would stop here:\n# Slurm refuses the worker and agent jobs: Invalid" in out
+    assert (
+        "# submit would stop here:\n# Slurm would not run the worker and agent jobs: Invalid" in out
+    )
     assert "#SBATCH --qos=preempt" in out
 
 
