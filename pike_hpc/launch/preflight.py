@@ -44,6 +44,9 @@ def preflight(
     Raises UsageError for what Slurm refuses, all of it in one message, TryAgainLater where Slurm
     cannot answer.
     """
+    wanted = [jobs for jobs in plan if jobs]
+    if not wanted:
+        return ()
     if not sbatch_is_here():
         raise TryAgainLater(
             "no sbatch on PATH: Slurm cannot be asked from here",
@@ -51,7 +54,7 @@ def preflight(
             fix="run the same command on a login node of the site",
         )
     starts, refusals = [], []
-    for jobs in filter(None, plan):
+    for jobs in wanted:
         kind = jobs[0].kind
         accepted, said = _tried(resolved, run_dir, jobs)
         if accepted:
@@ -62,8 +65,6 @@ def preflight(
             refusals.append(Refusal(kind=kind, said=said))
     if refusals:
         raise error_of(resolved, refusals)
-    if not starts:
-        return ()
     return (_account(resolved), f"expected start, by Slurm's estimate: {', '.join(starts)}")
 
 

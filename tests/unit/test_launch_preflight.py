@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.cli import main
+from pike_hpc.config import resolve
+from pike_hpc.config.env import sites_dir
+from pike_hpc.launch import preflight
 
 WORKFLOW = """
 schema_version: 1
@@ -162,6 +165,13 @@ def test_a_slurm_that_cannot_answer_is_no_mistake_of_the_users(capsys, cluster, 
     assert said.splitlines()[0].rpartition(": ")[2] in err
     assert len((cluster / "calls").read_text().splitlines()) == 1
     assert not Path("run").exists()
+
+
+def test_a_run_that_lacks_no_job_asks_nothing(cluster, tmp_path):
+    (cluster / "sbatch").unlink()
+    places = {"environ": {"HOME": str(tmp_path)}, "sites_dir": sites_dir({})}
+    resolved = resolve(Path("w.yaml"), "devcluster", **places, user_config_dir=tmp_path)
+    assert preflight(resolved, tmp_path, ((), ())) == ()
 
 
 def test_without_sbatch_submit_says_where_to_run_it(capsys, cluster, monkeypatch):
