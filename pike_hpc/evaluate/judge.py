@@ -51,7 +51,7 @@ from pike_hpc.records import (
 )
 from pike_hpc.sandbox import protect_memory
 
-SEARCH_BUDGET_S, RETIME_BUDGET_S = 1.0, 4.0
+SEARCH_BUDGET_S, RETIME_BUDGET_S = {"cpu": 2.0, "cuda": 1.0}, 4.0
 """Seconds of timing. What is timed again is few, and enters tables."""
 
 HALF_WIDTH = {"cpu": 0.02, "cuda": 0.01}
@@ -211,8 +211,9 @@ class Judge:
         self._warm.prelaunch()
         self._host.phase("correctness")
         examiner.answer()
-        budget_s = RETIME_BUDGET_S if request.retime else SEARCH_BUDGET_S
-        rule = StopRule(half_width=HALF_WIDTH[self._device.type], budget_s=budget_s)
+        kind = self._device.type
+        budget_s = RETIME_BUDGET_S if request.retime else SEARCH_BUDGET_S[kind]
+        rule = StopRule(half_width=HALF_WIDTH[kind], budget_s=budget_s)
         examiner.time(reference, rule, secrets, watch, self._solitude)
         examiner.change_weights()
         examiner.look_beyond()

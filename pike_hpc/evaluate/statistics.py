@@ -41,6 +41,10 @@ class Block:
     candidate_ms: tuple[float, ...]
 
 
+LOOSE, PATIENCE = 0.1, 3.0
+"""A wider interval says little, and the machine that makes it is often busy for a while only."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A ratio of latencies, above 1 where the candidate is faster."""
@@ -64,6 +68,7 @@ class StopRule:
 
     half_width: float
     budget_s: float
+    """Up to PATIENCE times as much is spent while the half-width is above LOOSE."""
     min_blocks: int = 5
     early_blocks: int = 4
     early_s: float = 0.5
@@ -134,7 +139,8 @@ def decide(found: Estimate, blocks: int, spent_s: float, rule: StopRule) -> Deci
         return Decision(stop=True, early=True)
     if blocks < rule.min_blocks:
         return Decision(stop=False)
-    return Decision(stop=found.half_width <= rule.half_width or spent_s >= rule.budget_s)
+    budget_s = rule.budget_s * (PATIENCE if found.half_width > LOOSE else 1.0)
+    return Decision(stop=found.half_width <= rule.half_width or spent_s >= budget_s)
 
 
 def candidate_first(block: int) -> bool:
