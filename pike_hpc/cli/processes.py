@@ -90,7 +90,7 @@ class LocalJobs:
         """Start jobs that are missing; not 0 where that would be of no use."""
         if not missing or self._clock() - self._started.get(kind, -_START_S) < _START_S:
             return 0
-        with self._only_starter() as mine:
+        with only_starter(self._run.dir) as mine:
             if not mine or is_starting(self._run.dir, kind):
                 return 0  # another follower of this run has just started them
             return self._start(kind, missing, alive)
@@ -111,21 +111,6 @@ class LocalJobs:
         self._started[kind] = self._clock()
         return 0
 
-    @contextlib.contextmanager
-    def _only_starter(self) -> Iterator[bool]:
-        """Two followers of one run look and start one after the other."""
-        path = self._run.dir / "slurm" / "start.lock"
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            except OSError:  # a file system without locks: the worst is a job too many
-                yield True
-            else:
-                yield True
-
     def _paused(self) -> Paused | None:
         """Why an agent of this sitting stopped with an error, if one did."""
         for task in self._run.tasks:
@@ -136,6 +121,22 @@ class LocalJobs:
             if isinstance(last, Paused) and last.exit_code:
                 return last
         return None
+
+
+@contextlib.contextmanager
+def only_starter(run_dir: Path) -> Iterator[bool]:
+    """Two followers of one run look and start one after the other."""
+    path = run_dir / "slurm" / "start.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        except OSError:  # a file system without locks: the worst is a job too many
+            yield True
+        else:
+            yield True
 
 
 def is_starting(run_dir: Path, kind: str) -> bool:

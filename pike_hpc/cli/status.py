@@ -1,22 +1,26 @@
 """`pike-hpc status RUN`: jobs, workers, queue, budget, best per task; starts nothing.
 
 Read from heartbeats, journals and the job record, so it is right with any daemon down; what
-Slurm says is added where it answers.
+Slurm says of the jobs is added where it answers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import socket
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from pike_hpc.agent import active_seconds
 from pike_hpc.cli.processes import agents_of
 from pike_hpc.cli.run import Run
+from pike_hpc.cli.slurm_jobs import Known, look
 from pike_hpc.config import env
+from pike_hpc.journal.holder import Holder
 from pike_hpc.launch import read_jobs
 from pike_hpc.mailbox import SeenWorker, alive_here
 from pike_hpc.records import Tier, encode
@@ -24,6 +28,9 @@ from pike_hpc.search import TaskView, leader
 
 _STALE_S = 120.0
 """A heartbeat older than this, from a machine that cannot be asked, is shown as lost."""
+
+_ASK_SLURM_S = 30.0
+"""Between two questions to Slurm while watching: its controller serves the whole site."""
 
 
 def add_status(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +44,11 @@ def add_status(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print once, or until the run is done."""
     opened = Run.open(options.run_dir)
+    jobs, asked = look(opened), time.monotonic()
     while True:
-        found = document(opened)
+        if time.monotonic() - asked > _ASK_SLURM_S:
+            jobs, asked = look(opened), time.monotonic()
+        found = document(opened, jobs)
         if options.json:
             print(json.dumps(found, indent=None if options.watch else 2), flush=True)
         else:
@@ -49,16 +59,16 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(2)
 
 
-def document(run: Run) -> dict[str, Any]:
-    """What `status --json` prints."""
+def document(run: Run, jobs: Known) -> dict[str, Any]:
+    """What `status --json` prints, with what Slurm knows of the jobs."""
     views = run.views()
     workers = [_worker(seen) for seen in run.mailbox.workers()]
     agents = agents_of(run)
     return {
         "schema_version": 1,
         "run": str(run.dir),
-        "state": _state(run, views, bool(agents)),
-        "jobs": [encode(record) for record in read_jobs(run.dir)],
+        "state": _state(run, views, _at_work(agents, jobs)),
+        "jobs": _jobs(run, jobs),
         "agents": [{"writer": a.writer, "host": a.host, "pid": a.pid} for a in set(agents)],
         "workers": workers,
         "queue": encode(run.mailbox.counts()),
@@ -73,6 +83,7 @@ def describe(found: dict[str, Any]) -> str:
     alive = [w for w in found["workers"] if w["state"] != "lost"]
     lines = [
         f"{found['run']}: {found['state']}",
+        *_slurm_lines(found["jobs"]),
         f"  workers  {len(alive)} alive"
         + "".join(f"; {w['id'].split('-')[1]} {w['state']} {w['phase']}".rstrip() for w in alive),
         f"  queue    {queue['new']} new, {queue['claimed']} claimed, {queue['done']} done and not "
@@ -95,6 +106,48 @@ def describe(found: dict[str, Any]) -> str:
     if any(b and not b["retimed"] for task in found["tasks"] for b in task["best"].values()):
         lines.append("  * the search's value, not yet timed again: the best of many is too good")
     return "\n".join(lines)
+
+
+def _jobs(run: Run, known: Known) -> list[dict[str, Any]]:
+    """Every recorded job. Slurm's keys are null for a process of some machine's own."""
+    states = {record.job_id: encode(state) for record, state in known}
+    nothing = dict.fromkeys(("word", "reason", "alive"))
+    documents = []
+    for record in read_jobs(run.dir):
+        said = states.get(record.job_id) if record.launcher == "slurm" else None
+        said = said or nothing
+        extra = {"state": said["word"], "reason": said["reason"], "alive": said["alive"]}
+        documents.append({**encode(record), **extra})
+    return documents
+
+
+def _slurm_lines(jobs: list[dict[str, Any]]) -> list[str]:
+    """How many jobs of each kind are in which state, those that live first."""
+    lines: list[str] = []
+    for kind in ("agent", "worker"):
+        mine = [job for job in jobs if job["kind"] == kind and job["state"]]
+        mine.sort(key=lambda job: job["alive"] is False)
+        words = Counter(
+            job["state"] + (f" ({job['reason']})" if job["reason"] else "") for job in mine
+        )
+        if words:
+            said = ", ".join(f"{count} {word}" for word, count in words.items())
+            lines.append(f"  {'slurm' if not lines else '':<8} {kind} jobs: {said}")
+    return lines
+
+
+def _at_work(agents: tuple[Holder, ...], jobs: Known) -> bool:
+    """Whether somebody drives the search, or waits in Slurm's queue to do so.
+
+    A controller on another machine can't be looked at from here; where Slurm says that all
+    agents' jobs have ended, it ended with them.
+    """
+    alive = [state.alive for record, state in jobs if record.kind == "agent"]
+    if True in alive:
+        return True
+    if alive and None not in alive:
+        agents = tuple(agent for agent in agents if agent.host == socket.gethostname())
+    return bool(agents)
 
 
 def _worker(seen: SeenWorker) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from pike_hpc.cli import processes
+from pike_hpc.cli import processes, slurm_jobs
 from pike_hpc.cli.config import add_layers, resolve_from
 from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.lanes import require_torch
@@ -29,8 +29,9 @@ from pike_hpc.launch import (
     sbatch_is_here,
     slurm_parameters,
 )
-from pike_hpc.records import PikeError, Task, UsageError
+from pike_hpc.records import PikeError, Task, TryAgainLater, UsageError
 from pike_hpc.sandbox import LATER
+from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, max_array_size
 from pike_hpc.worker import CassetteJudge
 
 _LOOK_S = 0.3
@@ -106,8 +107,12 @@ def resume(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     """Stop the jobs of a run; every journalled verdict stays."""
     run = Run.open(options.run_dir)
-    stopped = processes.stop(run)
-    print(f"stopped {stopped} processes; all data is kept in {run.dir}", file=sys.stderr)
+    try:
+        jobs = slurm_jobs.cancel(run)
+    finally:
+        stopped = processes.stop(run)
+    cancelled = f"cancelled {jobs} jobs, " if jobs else ""
+    print(f"{cancelled}stopped {stopped} processes; all data is kept in {run.dir}", file=sys.stderr)
     print(f"continue with: pike-hpc resume {run.dir}", file=sys.stderr)
     return 0
 
@@ -163,11 +168,11 @@ def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
     if device is not None:
         print(f"device: {device.why}", file=sys.stderr)
     print(f"run: {run.dir}", file=sys.stderr)
-    if run.resolved.site.scheduler == "slurm":
-        return _submit_to_slurm(run, tape)
     if run.finished():
         print("every task is finished: nothing is started", file=sys.stderr)
         return Follower(run).conclude()
+    if run.resolved.site.scheduler == "slurm":
+        return _submit_to_slurm(run, tape)
     gpus = device.gpus if device is not None else ()
     follower = Follower(run)
     run.mailbox.reopen()
@@ -214,15 +219,24 @@ def _plan(run: Run, tape: Tape, gpus: tuple[str, ...] = ()) -> processes.Plan:
 
 
 def _submit_to_slurm(run: Run, tape: Tape) -> int:
-    workers, agents = _plan(run, tape)
-    print(ceiling(run.resolved, len(agents)), file=sys.stderr)
-    for line in preflight(run.resolved, run.dir, (workers, agents)):
-        print(line, file=sys.stderr)
-    run.mailbox.reopen()
-    for kind, jobs in (("agent", agents), ("worker", workers)):
-        parameters = slurm_parameters(run.resolved, kind, f"pike-{kind}")
-        for record in SlurmLauncher(run.dir, parameters).submit(jobs):
-            print(f"{record.kind} job {record.job_id}")
+    plan = _plan(run, tape)
+    print(ceiling(run.resolved, len(plan[1])), file=sys.stderr)
+    with processes.only_starter(run.dir) as mine:
+        if not mine:
+            raise TryAgainLater(
+                "another submit of this run is at work",
+                where=str(run.dir),
+                fix="run the same command again when it has returned",
+            )
+        todo = slurm_jobs.to_submit(run, plan)
+        for line in preflight(run.resolved, run.dir, (todo.workers, todo.agents)):
+            print(line, file=sys.stderr)
+        run.mailbox.reopen()
+        for kind, jobs in (("agent", todo.agents), ("worker", todo.workers)):
+            parameters = slurm_parameters(run.resolved, kind, f"pike-{kind}")
+            for record in SlurmLauncher(run.dir, parameters).submit(jobs):
+                print(f"{record.kind} job {record.job_id}")
+    slurm_jobs.refuse_to_guess(todo)
     print(f"follow: pike-hpc status {run.dir} --watch", file=sys.stderr)
     return 0
 
@@ -252,15 +266,16 @@ def _print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> in
     workers, agents = _plan_on_paper(resolved, folder, tasks)
     print(f"# run folder: {folder}\n# tasks: {', '.join(t.key for t in tasks)}")
     print(f"# {ceiling(resolved, len(agents))}")
-    if resolved.site.scheduler == "slurm" and sbatch_is_here():
+    slurm = resolved.site.scheduler == "slurm"
+    size = max_array_size() if slurm else DEFAULT_ARRAY_SIZE
+    if slurm and sbatch_is_here():
         try:
             lines = preflight(resolved, folder, (workers, agents))
         except PikeError as error:
             lines = ("submit would stop here:", *str(error).splitlines())
         print("\n".join(f"# {line}" for line in lines))
     for kind, jobs in (("worker", workers), ("agent", agents)):
-        slurm = resolved.site.scheduler == "slurm"
         parameters = slurm_parameters(resolved, kind, f"pike-{kind}") if slurm else None
         print(f"\n# {len(jobs)} {kind} job(s)")
-        print(dry_run(folder, jobs, parameters))
+        print(dry_run(folder, jobs, parameters, size))
     return 0

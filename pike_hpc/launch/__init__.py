@@ -7,6 +7,7 @@ wrapped as submitit's CommandFunction, so that no pickled object of ours outlive
 from pike_hpc.launch.code import pack_code
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run
+from pike_hpc.launch.missing import Missing, missing
 from pike_hpc.launch.plan import expected_lanes, plan_jobs, slurm_parameters
 from pike_hpc.launch.preflight import default_account, preflight, sbatch_is_here
 
@@ -15,10 +16,12 @@ __all__ = [
     "JobRecord",
     "Launcher",
     "LocalLauncher",
+    "Missing",
     "SlurmLauncher",
     "default_account",
     "dry_run",
     "expected_lanes",
+    "missing",
     "pack_code",
     "plan_jobs",
     "preflight",

@@ -24,6 +24,7 @@ from pike_hpc.config import env
 from pike_hpc.launch.exports import handed_over
 from pike_hpc.launch.jobs import Job, JobRecord, append_jobs
 from pike_hpc.records import TryAgainLater, UsageError
+from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, max_array_size
 
 _FOREVER_MIN = 60 * 24 * 30
 """submitit's local executor stops a job after two minutes unless told otherwise."""
@@ -64,17 +65,29 @@ class LocalLauncher:
 
 
 class SlurmLauncher:
-    """sbatch, through submitit; several jobs become one array."""
+    """sbatch, through submitit; several jobs become one array, or more where the site says so."""
 
     def __init__(self, run_dir: Path, parameters: Mapping[str, Any]) -> None:
         self._run_dir = run_dir
         self._parameters = dict(parameters)
 
     def submit(self, jobs: Sequence[Job]) -> tuple[JobRecord, ...]:
-        """One sbatch call for all jobs. Raises TryAgainLater where Slurm refuses or is absent."""
+        """One sbatch call for each array. Raises TryAgainLater where Slurm refuses or is absent.
+
+        What it took before it refused is recorded: the same command submits the rest.
+        """
+        size = max_array_size() if len(jobs) > 1 else 1
+        records: tuple[JobRecord, ...] = ()
+        for array in arrays(jobs, size):
+            started = tuple(_record(job, i, "slurm") for job, i in self._sbatch(array))
+            append_jobs(self._run_dir, started)
+            records += started
+        return records
+
+    def _sbatch(self, jobs: Sequence[Job]) -> list[tuple[Job, str]]:
         try:
             executor = submitit.SlurmExecutor(self._run_dir / "slurm")
-            executor.update_parameters(**self._parameters)
+            executor.update_parameters(**_all_at_once(self._parameters, len(jobs)))
             theirs = handed_over(env.environ(), jobs[0].exports, jobs[0].unset)
             with env.replaced(theirs), executor.batch():
                 started = [executor.submit(_command(job)) for job in jobs]
@@ -91,20 +104,29 @@ class SlurmLauncher:
                 where="the site's worker_job or agent section",
                 fix="keys under `extra` are passed to sbatch as they are",
             ) from error
-        records = tuple(
-            _record(job, job_id.job_id, "slurm") for job, job_id in zip(jobs, started, strict=True)
-        )
-        append_jobs(self._run_dir, records)
-        return records
+        return [(job, one.job_id) for job, one in zip(jobs, started, strict=True)]
 
 
-def dry_run(run_dir: Path, jobs: Sequence[Job], parameters: Mapping[str, Any] | None) -> str:
-    """The sbatch script (with parameters) or the commands (without) that submit would start."""
+def arrays(jobs: Sequence[Job], size: int) -> tuple[Sequence[Job], ...]:
+    """The jobs in arrays of at most `size` tasks."""
+    return tuple(jobs[i : i + size] for i in range(0, len(jobs), size))
+
+
+def dry_run(
+    run_dir: Path,
+    jobs: Sequence[Job],
+    parameters: Mapping[str, Any] | None,
+    array_size: int = DEFAULT_ARRAY_SIZE,
+) -> str:
+    """The sbatch scripts (with parameters) or the commands (without) that submit would start."""
     if parameters is None:
         return "\n".join(shlex.join(job.command) for job in jobs)
     names = " ".join(sorted(set(jobs[0].exports) - set(jobs[0].unset)))
-    script = sbatch_script(run_dir, shlex.join(jobs[0].command), len(jobs), parameters)
-    return f"# environment, and nothing else of yours: {names}\n{script}"
+    scripts = [
+        sbatch_script(run_dir, shlex.join(array[0].command), len(array), parameters)
+        for array in arrays(jobs, array_size)
+    ]
+    return "\n".join([f"# environment, and nothing else of yours: {names}", *scripts])
 
 
 def sbatch_script(run_dir: Path, command: str, count: int, parameters: Mapping[str, Any]) -> str:
@@ -113,7 +135,7 @@ def sbatch_script(run_dir: Path, command: str, count: int, parameters: Mapping[s
         command=command,
         folder=run_dir / "slurm",
         map_count=count if count > 1 else None,
-        **parameters,
+        **_all_at_once(parameters, count),
     )
     return text
 
@@ -132,6 +154,11 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _all_at_once(parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The parameters, and no throttle: submitit would let 256 tasks run at a time."""
+    return {**parameters, "array_parallelism": count}
 
 
 def _command(job: Job) -> Callable[[], str]:

@@ -22,6 +22,7 @@ from pike_hpc.launch.launcher import sbatch_script
 from pike_hpc.launch.plan import slurm_parameters
 from pike_hpc.launch.refusal import ACCOUNTS, Refusal, error_of, later, passes
 from pike_hpc.records import TryAgainLater, without_escapes
+from pike_hpc.slurm import max_array_size
 
 _PATIENCE_S = 60
 """sbatch itself gives up on a controller that is down after some 20 s."""
@@ -80,7 +81,8 @@ def _tried(resolved: Resolved, run_dir: Path, jobs: Sequence[Job]) -> tuple[bool
     theirs = handed_over(env.environ(), jobs[0].exports, jobs[0].unset)
     with tempfile.TemporaryDirectory(prefix="pike-preflight-") as folder:
         script = Path(folder, f"{kind}.sh")
-        script.write_text(sbatch_script(run_dir, "true", len(jobs), parameters), "utf-8")
+        count = min(len(jobs), max_array_size()) if len(jobs) > 1 else 1  # as in one array of them
+        script.write_text(sbatch_script(run_dir, "true", count, parameters), "utf-8")
         try:
             done = subprocess.run(
                 ["sbatch", "--test-only", str(script)],

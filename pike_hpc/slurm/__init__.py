@@ -1,0 +1,16 @@
+"""What squeue, sacct and scontrol know, as typed answers; a daemon that is down is no error."""
+
+from pike_hpc.slurm.commands import DEFAULT_ARRAY_SIZE, ask, cancel, max_array_size
+from pike_hpc.slurm.job_state import GONE, UNKNOWN, JobState, array_of, job_states
+
+__all__ = [
+    "DEFAULT_ARRAY_SIZE",
+    "GONE",
+    "UNKNOWN",
+    "JobState",
+    "array_of",
+    "ask",
+    "cancel",
+    "job_states",
+    "max_array_size",
+]

@@ -1,0 +1,171 @@
+"""`submit`, `status` and `cancel` of a run on Slurm, with Slurm's programs scripted."""
+
+import fcntl
+import json
+
+import pytest
+from builders.fake_slurm import FakeSlurm
+
+from pike_hpc.cli import main
+
+WORKFLOW = """
+schema_version: 1
+name: quick
+tasks: {suite: level3-pike, ids: "1-4"}
+search: {strategy: rules}
+workers: {count: 3}
+"""
+
+SITE = """
+schema_version: 1
+name: here
+scheduler: slurm
+paths: {work: "runs"}
+container: {engine: none}
+agent: {where: array, tasks_per_job: 1}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    fake = FakeSlurm(tmp_path)
+    monkeypatch.setenv("PATH", f"{fake.programs}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.yaml").write_text(WORKFLOW)
+    (tmp_path / "here.yaml").write_text(SITE)
+    return fake
+
+
+@pytest.fixture
+def pike(capsys):
+    def run(*arguments):
+        code = main(arguments)
+        said = capsys.readouterr()
+        return code, said.out.splitlines(), said.err.splitlines()
+
+    return run
+
+
+SUBMIT = ("submit", "--workflow", "w.yaml", "--site", "here.yaml", "--run", "run")
+
+
+def test_a_second_submit_starts_nothing_and_says_what_is_there(cluster, pike):
+    code, started, _ = pike(*SUBMIT)
+    assert code == 0
+    assert started == [f"agent job 1_{n}" for n in range(4)] + [
+        f"worker job 2_{n}" for n in range(3)
+    ]
+    assert cluster.lines("submitted") == ["pike-agent 0-3%4", "pike-worker 0-2%3"]
+    code, started, said = pike(*SUBMIT)
+    assert (code, started) == (0, [])
+    assert "agent job 1_0 is there: PENDING (Priority)" in said
+    assert "worker job 2_2 is there: PENDING (Priority)" in said
+    assert "nothing is started" in said
+    assert len(cluster.lines("submitted")) == 2
+
+
+def test_only_what_is_missing_is_started(cluster, pike):
+    pike(*SUBMIT)
+    cluster.put("queue", "1_[0,2]|PENDING|Priority\n1_1|RUNNING|None\n2_1|RUNNING|None\n")
+    cluster.put("accounts", "1_3|TIMEOUT\n2_0|COMPLETED\n2_2|NODE_FAIL\n")
+    code, started, _ = pike(*SUBMIT)
+    assert (code, started) == (0, ["agent job 3", "worker job 4_0", "worker job 4_1"])
+    assert pike(*SUBMIT)[1] == []
+
+
+def test_nothing_that_may_live_is_started_where_slurm_is_silent(cluster, pike):
+    pike(*SUBMIT)
+    cluster.put("squeue-down")
+    cluster.put("sacct-down")
+    code, started, said = pike(*SUBMIT)
+    assert (code, started) == (75, [])
+    assert "agent job 1_0 may still live, Slurm doesn't say" in said
+    assert any("neither squeue nor sacct says whether 7 jobs" in line for line in said)
+    cluster.put("accounts", "1_0|TIMEOUT\n")
+    cluster.drop("sacct-down")
+    code, started, _ = pike(*SUBMIT)
+    assert (code, started) == (75, ["agent job 3"]), "the accounts know that this one has ended"
+
+
+def test_arrays_are_no_longer_than_the_site_allows(cluster, pike):
+    cluster.put("array-size", "3\n")
+    code, started, _ = pike(*SUBMIT)
+    assert code == 0
+    assert cluster.lines("submitted") == ["pike-agent 0-2%3", "pike-agent ", "pike-worker 0-2%3"]
+    assert started[:4] == ["agent job 1_0", "agent job 1_1", "agent job 1_2", "agent job 2"]
+    _, plan, _ = pike(*SUBMIT, "--dry-run")
+    assert [line for line in plan if "--array=" in line] == ["#SBATCH --array=0-2%3"] * 2
+
+
+def test_what_was_taken_before_a_refusal_is_known_to_the_next_submit(cluster, pike):
+    cluster.put("array-size", "2\n")
+    cluster.program(
+        "sbatch",
+        f"cd '{cluster.folder}'\n[ $(wc -l < submitted) -ge 1 ] && touch full\n"
+        + (cluster.programs / "sbatch").read_text(),
+    )
+    assert pike(*SUBMIT)[0] == 75
+    cluster.program("sbatch", (cluster.programs / "sbatch").read_text().replace("touch full", ":"))
+    cluster.drop("full")
+    code, started, _ = pike(*SUBMIT)
+    assert code == 0
+    assert [line.split()[0] for line in started] == ["agent"] * 2 + ["worker"] * 3
+
+
+def test_two_submits_at_once_do_not_both_start(cluster, pike, tmp_path):
+    (tmp_path / "run" / "slurm").mkdir(parents=True)
+    with (tmp_path / "run" / "slurm" / "start.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, started, said = pike(*SUBMIT)
+    assert (code, started) == (75, [])
+    assert any("another submit of this run is at work" in line for line in said)
+
+
+def status(pike):
+    code, out, _ = pike("status", "run", "--json")
+    assert code == 0
+    found = json.loads("\n".join(out))
+    return found, {job["job_id"]: (job["state"], job["alive"]) for job in found["jobs"]}
+
+
+def test_status_shows_what_slurm_knows(cluster, pike):
+    pike(*SUBMIT)
+    cluster.put("queue", "1_[1-3%4]|PENDING|Priority\n1_0|RUNNING|None\n")
+    cluster.put("accounts", "2_0|OUT_OF_MEMORY\n")
+    found, jobs = status(pike)
+    assert found["state"] == "running"
+    assert (jobs["1_0"], jobs["1_1"]) == (("RUNNING", True), ("PENDING", True))
+    assert (jobs["2_0"], jobs["2_1"]) == (("OUT_OF_MEMORY", False), ("GONE", False))
+    _, lines, _ = pike("status", "run")
+    assert "  slurm    agent jobs: 1 RUNNING, 3 PENDING (Priority)" in lines
+
+
+def test_status_is_right_without_any_daemon(cluster, pike):
+    pike(*SUBMIT)
+    cluster.put("squeue-down")
+    cluster.put("sacct-down")
+    found, jobs = status(pike)
+    assert found["state"] == "paused", "no controller has shown itself"
+    assert set(jobs.values()) == {("UNKNOWN", None)}
+    _, lines, _ = pike("status", "run")
+    assert "  slurm    agent jobs: 4 UNKNOWN (squeue gave no answer)" in lines
+
+
+def test_cancel_ends_the_jobs_and_a_submit_starts_them_again(cluster, pike):
+    pike(*SUBMIT)
+    code, _, said = pike("cancel", "run")
+    assert code == 0
+    assert any(line.startswith("cancelled 7 jobs, ") for line in said)
+    assert {line.split("|")[1] for line in cluster.lines("queue")} == {"CANCELLED"}
+    assert status(pike)[0]["state"] == "paused"
+    assert len(pike(*SUBMIT)[1]) == 7
+
+
+def test_a_cancel_that_slurm_does_not_hear_says_so(cluster, pike):
+    pike(*SUBMIT)
+    cluster.put("squeue-down")
+    cluster.put("sacct-down")
+    code, _, said = pike("cancel", "run")
+    assert code == 75
+    assert any("scancel 1 2" in line for line in said)
+    assert "PENDING" in cluster.text("queue")

@@ -1,0 +1,91 @@
+"""Slurm's programs are asked once, and whatever they do, there is an answer."""
+
+import pytest
+from builders.fake_slurm import FakeSlurm
+
+from pike_hpc.records import TryAgainLater
+from pike_hpc.slurm import UNKNOWN, ask, cancel, max_array_size
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    fake = FakeSlurm(tmp_path)
+    monkeypatch.setenv("PATH", f"{fake.programs}:/usr/bin:/bin")
+    return fake
+
+
+def words(*jobs):
+    return [state.word for state in ask(jobs).values()]
+
+
+def test_one_call_for_all_jobs_and_none_for_no_job(cluster):
+    assert ask(()) == {}
+    cluster.put("queue", "1_[0-2%4]|PENDING|Priority\n2|RUNNING|None\n")
+    assert words("1_0", "1_1", "1_2", "2") == ["PENDING"] * 3 + ["RUNNING"]
+    assert cluster.lines("asked") == ["-h -t all -o %i|%T|%r -j 1,2"]
+
+
+def test_sacct_is_asked_for_what_squeue_no_longer_knows(cluster):
+    cluster.put("accounts", "1|TIMEOUT\n2|COMPLETED\n")
+    assert words("1", "2") == ["TIMEOUT", "COMPLETED"]
+    assert cluster.lines("asked")[1:] == ["-n -P -X -o JobID,State -j 1,2"]
+
+
+def test_a_single_job_that_squeue_forgot_has_ended(cluster):
+    error = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    cluster.program("squeue", error)
+    cluster.put("sacct-down")
+    assert words("1") == ["GONE"]
+
+
+def test_what_a_person_set_for_squeue_hides_no_job(cluster, monkeypatch):
+    monkeypatch.setenv("SQUEUE_PARTITION", "other")
+    monkeypatch.setenv("SLURM_BITSTR_LEN", "64")
+    cluster.program("squeue", 'echo "1|RUNNING|$SQUEUE_PARTITION$SLURM_BITSTR_LEN"')
+    assert ask(["1"])["1"].reason == "0"
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["exit 1", "kill -9 $$", "echo 'CLUSTER: a'; exit 3", "printf '\\377\\376|x'; exit 1"],
+)
+def test_a_squeue_that_fails_leaves_it_unknown(cluster, script):
+    cluster.program("squeue", script)
+    cluster.put("sacct-down")
+    assert words("1") == [UNKNOWN]
+
+
+def test_without_slurm_it_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert words("1") == [UNKNOWN]
+    assert max_array_size() == 1001
+
+
+def test_a_squeue_that_hangs_is_left(cluster):
+    cluster.program("squeue", "exec sleep 600")
+    cluster.put("accounts", "1|COMPLETED\n")
+    assert ask(["1"], timeout_s=0.2)["1"].word == "COMPLETED"
+
+
+def test_an_array_is_cancelled_whole(cluster):
+    cluster.put("queue", "12_[1-3%4]|PENDING|Priority\n12_0|RUNNING|None\n1|RUNNING|None\n")
+    cancel(["12_0", "12_1"])
+    assert (
+        cluster.text("queue") == "12_[1-3%4]|CANCELLED|None\n12_0|CANCELLED|None\n1|RUNNING|None\n"
+    )
+
+
+def test_a_cancel_that_fails_says_what_to_type(cluster):
+    cluster.put("squeue-down")
+    with pytest.raises(TryAgainLater, match="scancel 12 13") as raised:
+        cancel(["12_0", "13"])
+    assert "Unable to contact slurm controller" in raised.value.what
+
+
+def test_the_size_of_arrays_is_the_sites(cluster):
+    cluster.put("array-size", "40\n")
+    assert max_array_size() == 40
+    cluster.put("array-size", "0\n")
+    assert max_array_size() == 1, "a site may forbid arrays"
+    cluster.program("scontrol", "echo 'slurm_load_ctl_conf error' >&2; exit 1")
+    assert max_array_size() == 1001
