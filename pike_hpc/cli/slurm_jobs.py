@@ -65,8 +65,12 @@ def cancel(run: Run) -> int:
     living = _living(run)
     if not living:
         return 0
-    # Recorded tasks of an array are all of it, so it may end whole.
-    slurm.cancel(living)
+    try:
+        # Recorded tasks of an array are all of it, so it may end whole.
+        slurm.cancel(living)
+    except TryAgainLater:
+        if _living(run):
+            raise  # else they ended by themselves meanwhile
     if not wait_for(lambda: not _living(run), _END_S, _LOOK_S):
         _say(f"some jobs are still ending: pike-hpc status {run.dir}")
     return len(living)

@@ -11,9 +11,26 @@ from pike_hpc.cli import main
 WORKFLOW = """
 schema_version: 1
 name: quick
-tasks: {suite: level3-pike, ids: "1-4"}
+tasks: {path: tasks}
 search: {strategy: rules}
 workers: {count: 3}
+"""
+
+TASK = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + NUMBER
+
+
+def get_inputs():
+    return [torch.randn(4)]
+
+
+def get_init_inputs():
+    return []
 """
 
 SITE = """
@@ -31,6 +48,9 @@ def cluster(tmp_path, monkeypatch):
     fake = FakeSlurm(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.programs}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks").mkdir()
+    for n in range(1, 5):
+        (tmp_path / "tasks" / f"{n}_Add.py").write_text(TASK.replace("NUMBER", str(n)))
     (tmp_path / "w.yaml").write_text(WORKFLOW)
     (tmp_path / "here.yaml").write_text(SITE)
     return fake
