@@ -86,13 +86,17 @@ def _said(jobs: tuple[str, ...], text: str) -> dict[str, tuple[str, str]]:
 
     What it says of a task beats what it says of the array, and a living word beats an ended one.
     """
+    asked = set(jobs)
     wanted: dict[str, list[str]] = {}
-    for job in jobs:
+    for job in asked:
         wanted.setdefault(array_of(job), []).append(job)
     found: dict[str, tuple[str, str]] = {}
     ranks: dict[str, tuple[bool, bool]] = {}
     for array, tasks, word, reason in _lines(text):
-        for job in wanted.get(array, ()):
+        mine = wanted.get(array, [])
+        if tasks.isdecimal():  # a line for each of thousands: not each of them is compared with all
+            mine = [job for job in (f"{array}_{tasks}", array) if job in asked]
+        for job in mine:
             named = _names(tasks, job)
             if named is None:
                 continue
