@@ -18,6 +18,9 @@ _TIMEOUT_S = 20.0
 DEFAULT_ARRAY_SIZE = 1001
 """Slurm's own, where a site sets none."""
 
+_OPTIONS = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_")
+"""Variables that Slurm's programs obey like options. sbatch is run without them, too."""
+
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*([0-9]+)\s*$", re.MULTILINE)
 
 _NO_SUCH_JOB = "Invalid job id specified"
@@ -66,8 +69,9 @@ def _arrays(jobs: Iterable[str]) -> tuple[str, ...]:
 
 def _run(timeout_s: float, *command: str) -> subprocess.CompletedProcess[str]:
     """The program at its end; 127 and the reason where it never started or took too long."""
-    # A person's own SQUEUE_PARTITION and the like would hide jobs; lists are wanted whole.
-    environ = {k: v for k, v in env.environ().items() if not k.startswith(("SQUEUE_", "SACCT_"))}
+    # A person's own SQUEUE_PARTITION or SLURM_CLUSTERS would hide jobs; lists are wanted whole.
+    given = env.environ().items()
+    environ = {k: v for k, v in given if k == "SLURM_CONF" or not k.startswith(_OPTIONS)}
     try:
         return subprocess.run(
             command,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 SCRIPTS = {
     "srun": "exit 1",
+    "sinfo": "exit 1",
+    "sacctmgr": "exit 1",
     "sbatch": """
 case "$*" in *--test-only*) exit 0;; esac
 for script; do :; done

@@ -38,11 +38,13 @@ def test_a_single_job_that_squeue_forgot_has_ended(cluster):
     assert words("1") == ["GONE"]
 
 
-def test_what_a_person_set_for_squeue_hides_no_job(cluster, monkeypatch):
-    monkeypatch.setenv("SQUEUE_PARTITION", "other")
+def test_what_a_person_set_for_slurm_hides_no_job(cluster, monkeypatch):
+    for name in ("SQUEUE_PARTITION", "SACCT_FORMAT", "SCANCEL_STATE", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(name, "other")
     monkeypatch.setenv("SLURM_BITSTR_LEN", "64")
-    cluster.program("squeue", 'echo "1|RUNNING|$SQUEUE_PARTITION$SLURM_BITSTR_LEN"')
-    assert ask(["1"])["1"].reason == "0"
+    monkeypatch.setenv("SLURM_CONF", "mine")
+    cluster.program("squeue", "echo \"1|RUNNING|$(env | grep -E '^S(Q|A|C|L)' | sort | xargs)\"")
+    assert ask(["1"])["1"].reason == "SLURM_BITSTR_LEN=0 SLURM_CONF=mine"
 
 
 @pytest.mark.parametrize(
