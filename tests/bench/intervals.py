@@ -138,8 +138,9 @@ def trial(fault, noise, seed, last=BLOCKS):
         holds = found.ci95[0] <= TRUTH <= found.ci95[1]
         if count in COUNTS:
             held[count] = holds
-        if stopped is None and decide(found, count, count * BLOCK_S, rule).stop:
-            stopped = (holds, count)
+        if stopped is None:
+            over = count == last or decide(found, count, count * BLOCK_S, rule).stop
+            stopped = (holds, count) if over else None
         early = early or decide(found, count, count * BLOCK_S, limit).early
     assert stopped is not None
     return held, *stopped, early
