@@ -130,7 +130,7 @@ class Judge:
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
-        link = self._warm.runner()
+        link = self._warm.spares.take("candidate")
         try:
             bench = self._warm.bench(request.task)
             bench.start()
@@ -208,7 +208,7 @@ class Judge:
             examiner.build()
         else:
             examiner.load_by_seed()
-        self._warm.prelaunch()
+        self._warm.spares.fill()  # the next ones start while this one is examined
         self._host.phase("correctness")
         examiner.answer()
         kind = self._device.type

@@ -11,12 +11,12 @@ import torch
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
 from pike_hpc.evaluate.judge_cores import spin_cpus
 from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
-from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.judge_physics import Physics
 from pike_hpc.evaluate.judge_shared import Shared, answers_in, places_for
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
+from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner import Code, Op, Source
@@ -44,10 +44,10 @@ class Bench:
     """What is kept of one task from candidate to candidate."""
 
     def __init__(
-        self, task: Task, host: Host, device: torch.device, place: Place, secrets: Secrets
+        self, task: Task, runners: Spares, device: torch.device, place: Place, secrets: Secrets
     ) -> None:
         """Run the task's source. Raises TaskRefused."""
-        self.task, self._host, self._device, self._secrets = task, host, device, secrets
+        self.task, self._runners, self._device, self._secrets = task, runners, device, secrets
         self._loaded: LoadedTask = build(task)
         self._ready: dict[WeightsBy, tuple[Truth, Yardstick]] = {}
         self._exams: dict[WeightsBy, Exam] = {}
@@ -77,9 +77,9 @@ class Bench:
         return self._work[by]
 
     def start(self) -> None:
-        """Have the reference's runner start importing torch, if there is none yet."""
+        """Have the reference's runner start, if there is none yet."""
         if self._runner is None:
-            self._runner = RunnerLink(self._host, "reference")
+            self._runner = self._runners.take("reference")
 
     def shared(self, by: WeightsBy) -> Shared:
         """What every runner of the task starts from."""

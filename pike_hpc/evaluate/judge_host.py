@@ -52,6 +52,10 @@ class Host:
         """Start a runner that connects to `socket`; its number."""
         return int(self._ask(ask="spawn", role=role, socket=str(socket))["runner"])
 
+    def appoint(self, runner: int, role: str) -> None:
+        """A runner that was started ahead has its role now."""
+        self._ask(ask="appoint", runner=runner, role=role)
+
     def kill(self, runner: int, grace_s: float) -> Ending:
         """End a runner and everything below it, after `grace_s` to end by itself."""
         answer = self._ask(ask="kill", runner=runner, grace_s=grace_s)

@@ -1,4 +1,4 @@
-"""What a judge keeps between orders: the last tasks' references, and a runner started ahead.
+"""What a judge keeps between orders: the last tasks' references, and runners started ahead.
 
 All of it can be made again: where memory is short, it gives way.
 """
@@ -18,23 +18,20 @@ from pike_hpc.evaluate.judge_failures import cannot_share
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
+from pike_hpc.evaluate.judge_spares import SPARES, Spares
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.records import Task
 
 WARM_TASKS = {"cpu": 2, "cuda": 4}
 """Tasks whose reference runner and float64 twin are kept, while there is room."""
 
-SPARE_ROOM_BYTES = 8 << 30
-"""With less of a GPU free, no runner is started ahead of its candidate."""
-
 
 class Warm:
-    """The benches of the last tasks, and the spare runner."""
+    """The benches of the last tasks, and the spare runners."""
 
     def __init__(self, host: Host, device: torch.device, spares: bool) -> None:
         self._host, self._device = host, device
-        self._spares = spares
-        self._spare: RunnerLink | None = None
+        self.spares = Spares(host, device, SPARES[device.type] if spares else 0)
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self.place, why = best_place(device)
@@ -51,7 +48,7 @@ class Warm:
             while len(self._benches) >= WARM_TASKS[self._device.type]:
                 self._benches.popitem(last=False)[1].close()
             self._benches[task.digest] = Bench(
-                task, self._host, self._device, self.place, self._secrets
+                task, self.spares, self._device, self.place, self._secrets
             )
         self._benches.move_to_end(task.digest)
         return self._benches[task.digest]
@@ -64,7 +61,7 @@ class Warm:
 
     def rest(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""
-        self._end_spare()
+        self.spares.end()
         for bench in self._benches.values():
             bench.rest()
         if self._device.type == "cuda":
@@ -94,24 +91,6 @@ class Warm:
                 raise
         return self._reference(bench, by, secrets)
 
-    def runner(self) -> RunnerLink:
-        """A runner for one candidate: the spare one where it still lives."""
-        spare, self._spare = self._spare, None
-        if spare is None:
-            return RunnerLink(self._host, "candidate")
-        if self._host.has_ended(spare.number):
-            spare.end()
-            return RunnerLink(self._host, "candidate")
-        return spare
-
-    def prelaunch(self) -> None:
-        """Have the next candidate's runner start while this one is examined."""
-        if not self._spares or self._spare is not None:
-            return
-        on_cpu = self._device.type == "cpu"
-        if on_cpu or torch.cuda.mem_get_info(self._device)[0] >= SPARE_ROOM_BYTES:
-            self._spare = RunnerLink(self._host, "spare")
-
     def moves_to_host(self, failed: Exception) -> bool:
         """Whether buffers lie on the host from now on: a runner can't map the GPU's."""
         if self.place is Place.HOST or self._shares or not cannot_share(failed):
@@ -129,14 +108,9 @@ class Warm:
         bench.demand_room()
         return exam, reference
 
-    def _end_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.end()
-            self._spare = None
-
     def _evict_all_but(self, bench: Bench) -> bool:
         """Close every other task's bench; False where there is none."""
-        self._end_spare()
+        self.spares.end()
         others = [digest for digest, kept in self._benches.items() if kept is not bench]
         for digest in others:
             self._benches.pop(digest).close()

@@ -53,6 +53,9 @@ class Wards:
             self._roles[self._count] = message["role"]
             return {"runner": self._count}
         number = message["runner"]
+        if message["ask"] == "appoint":
+            self._roles[number] = message["role"]
+            return {"role": message["role"]}
         ward = self._wards.get(number)
         if message["ask"] == "cpu":
             return {"cpu_s": ward.cpu_s() if ward else 0.0}

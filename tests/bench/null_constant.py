@@ -24,6 +24,7 @@ from pike_hpc.evaluate.cell import START_RUNNER
 from pike_hpc.evaluate.judge_bench import Bench
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_memory import Place, best_place
+from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.judge_truth import Secrets, WeightsBy
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.records import Task
@@ -138,7 +139,8 @@ def constants(folder, device, place, sides, rounds):
     text = SOURCE.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
     task = Task(suite="bench", id=str(rows), name="null", source=text)
     secrets = Secrets(os.urandom(32))
-    bench = Bench(task, PlainHost(folder, device), device, place, secrets)
+    runners = Spares(PlainHost(folder, device), device, 0)
+    bench = Bench(task, runners, device, place, secrets)
     try:
         link = bench.reference(WeightsBy.STATE, secrets)
         size = link.sizes[0]

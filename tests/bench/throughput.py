@@ -33,6 +33,7 @@ MODULES = (
     "evaluate/judge.py",
     "evaluate/judge_bench.py",
     "evaluate/judge_link.py",
+    "evaluate/judge_spares.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_verdict.py",
     "evaluate/judge_warm.py",
