@@ -42,9 +42,9 @@ UNEQUAL = 1e-3
 """Part of an integer output (such as an argmax) that may differ between two float32 programs."""
 PIECE = {"cpu": 1 << 18, "cuda": 1 << 22}
 """Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
-MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (2 * K)
+MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (1.25 * K)
 """Admission: signal over RMS at least; float32 noise over signal at most, so that what is allowed
-to be K times as far off stays well below the cap."""
+to be K times as far off stays below the cap, also where the next weights make more noise of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
