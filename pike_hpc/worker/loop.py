@@ -88,7 +88,7 @@ class _Worker:
         self._retrying = Backoff(0.1, 10.0, rng)
         self._host, self._start_token = host_name(), start_token()
         self._started_at = wall()
-        self._busy_at = clock()
+        self._busy_at = self._looked_at = clock()
         self._stop_seen_at: float | None = None
         self._next_claim_at = self._next_beat_at = self._next_janitor_at = clock()
         self._counter = self._judged = 0
@@ -132,7 +132,9 @@ class _Worker:
             return "the run is finished"
         idle_s, limit_s = now - self._busy_at, self._options.max_idle_s
         if limit_s is not None and idle_s > limit_s:
-            return f"nothing to do for {idle_s:.0f} s"
+            if self._looked_at > self._busy_at + limit_s:
+                return f"nothing to do for {idle_s:.0f} s"
+            self._next_claim_at = now  # the last look may be a long pause old
         fits = self._walltime_left_s() >= self._durations.p95_s()
         return None if fits else "the next evaluation may not fit into the walltime left"
 
@@ -155,6 +157,7 @@ class _Worker:
 
     def _claim(self, now: float, free: int) -> None:
         """Claim what is wanted. When nothing comes of it the next try is a pause away."""
+        self._looked_at = now
         try:
             waiting = self._mailbox.waiting() if self._ahead else 0
             wanted = self._backlog.wanted(free, waiting)

@@ -87,6 +87,22 @@ def test_all_work_is_done_then_the_worker_leaves_when_idle():
     assert mailbox.workers() == ()
 
 
+class LateMailbox(MemoryMailbox):
+    """The first look finds nothing; something comes right after it."""
+
+    def claim(self, worker_id, device_kinds, limit):
+        found = super().claim(worker_id, device_kinds, limit)
+        if not self.counts().done and not self.counts().new and not found:
+            self.put(request(1))
+        return found
+
+
+def test_it_looks_once_more_before_it_leaves_for_idleness():
+    mailbox, seldom = LateMailbox(), options(poll_min_s=100.0, poll_max_s=100.0)
+    assert run_worker(mailbox, [SimulatedJudge("cpu")], seldom, stop=Stop()) == 0
+    assert mailbox.counts() == QueueCounts(new=0, claimed=0, done=1, dead=0)
+
+
 def test_a_closed_mailbox_sends_the_worker_home_though_requests_wait():
     mailbox, judge = MemoryMailbox(), ScriptedJudge(lambda r: pytest.fail("judged"))
     mailbox.put(request(1))
