@@ -160,6 +160,23 @@ class FileMailbox:
         for request_id in ids:
             self._store.forget_result(request_id)
 
+    def withdraw(self, request_ids: Collection[str]) -> frozenset[str]:
+        """Take back what nobody has begun to judge; those left: being judged, or with a result."""
+        ids = set(request_ids)
+        with self._store.locked("queue"):
+            for name in self._store.new_names():
+                ticket = Ticket.parse(name)
+                if ticket is not None and ticket.request_id in ids:
+                    self._remove(self.root / "new" / name)
+            for name in self._store.cur_names():
+                hold = Hold.parse(name)
+                if hold is not None and hold.ticket.request_id in ids and not hold.judging:
+                    self._remove(self.root / "cur" / name)
+        # What began meanwhile has another name by now.
+        store = self._store
+        names = [*store.new_names(), *store.cur_names(), *store.done_names()]
+        return frozenset(i for i in ids if any(i in name for name in names))
+
     def beat(self, beat: WorkerBeat) -> None:
         """Replace this worker's sign of life."""
         self._store.write_beat(beat)

@@ -119,6 +119,15 @@ class MemoryMailbox:
             for request_id in request_ids:
                 self._entries.pop(request_id, None)
 
+    def withdraw(self, request_ids: Collection[str]) -> frozenset[str]:
+        """Take back what nobody has begun to judge; those left: being judged, or with a result."""
+        with self._lock:
+            known = {i: self._entries[i] for i in request_ids if i in self._entries}
+            begun = {i for i, entry in known.items() if entry.judging or entry.result is not None}
+            for request_id in known.keys() - begun:
+                del self._entries[request_id]
+            return frozenset(begun)
+
     def beat(self, beat: WorkerBeat) -> None:
         """Replace this worker's sign of life."""
         with self._lock:

@@ -54,6 +54,13 @@ class Mailbox(Protocol):
         """Forget requests whose results are journalled: result, stray copies and claims."""
         ...
 
+    def withdraw(self, request_ids: Collection[str]) -> frozenset[str]:
+        """Take back what nobody has begun to judge; those left: being judged, or with a result.
+
+        A worker that holds a request withdrawn here finds its claim lost.
+        """
+        ...
+
     def beat(self, beat: WorkerBeat) -> None:
         """Replace this worker's sign of life."""
         ...

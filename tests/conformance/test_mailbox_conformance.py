@@ -300,3 +300,28 @@ def lose(agent: Mailbox, clock: Clock) -> None:
     agent.requeue_lost(stale_s=60, is_alive=lambda b: None)
     clock.now_s += 61
     assert agent.requeue_lost(stale_s=60, is_alive=lambda b: None) == 1
+
+
+def test_what_nobody_has_begun_to_judge_can_be_withdrawn(open_mailbox):
+    agent, worker = open_mailbox(), open_mailbox()
+    begun, held, waiting, done, other = (request(n) for n in range(5))
+    for one in (done, begun, held, waiting, other):
+        agent.put(one)
+    worker.commit(take(worker), result(done))
+    begun_claim, held_claim = worker.claim("w", CPU, limit=2)
+    assert worker.judging(begun_claim)
+    asked = [one.request_id for one in (begun, held, waiting, done)]
+    assert agent.withdraw([*asked, "0" * 64]) == {begun.request_id, done.request_id}
+    assert not worker.judging(held_claim), "its claim is lost"
+    worker.release(held_claim)
+    assert take(worker).request == other
+    assert worker.claim("w", CPU) == ()
+    assert worker.commit(begun_claim, result(begun))
+    assert set(agent.results(asked)) == {begun.request_id, done.request_id}
+    assert agent.put(waiting), "it is as if it had never been asked"
+
+
+def test_withdrawing_nothing_does_nothing(mailbox):
+    mailbox.put(request(1))
+    assert mailbox.withdraw([]) == frozenset()
+    assert mailbox.counts().new == 1
