@@ -40,6 +40,11 @@ class AgentOptions:
     once: bool = False
     """Do what is ready, wait for open model calls (up to sitting_s), and return."""
 
+    @property
+    def lanes(self) -> int:
+        """Evaluations that are judged at the same time: the others only wait their turn."""
+        return max(self.in_flight // 2, 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -81,22 +86,12 @@ def run_agent(
         if stopping() or (options.sitting_s and elapsed >= options.sitting_s):
             _hear_out(active, clock, sleep)
             return _leave(active, "stopped; the same command continues", left)
-        left_s = options.wall_s - elapsed if options.wall_s else math.inf
-        beyond_s = left_s - _expected_s(controllers)
-        closing = _is_closing(active, options, beyond_s)
+        wall = _wall(controllers, active, options, elapsed)
         # All collect before any advances: else whoever hears first takes its own room again.
         busy = any([_collect(c, left) for c in active])
-        for controller in _by_turn([c for c in active if c not in left]):
-            try:
-                room = max(options.in_flight - sum(c.in_flight for c in active), 0)
-                if closing and not controller.search_ended:
-                    busy |= _close_at_wall(controller, left_s)
-                elif closing and beyond_s < 0.0:
-                    busy |= _finish_at_wall(controller, left_s)
-                else:
-                    busy |= controller.advance(room)
-            except PikeError as error:
-                _give_up(controller, error, left)
+        if wall.closing:
+            busy |= _end_searches(active, left)
+        busy |= _advance(active, options, wall, left, busy=busy)
         if options.once and not busy and not any(c.asking for c in active):
             return _leave(active, "one tick done", left)
         pause_s = _IDLE_S[0] if busy else min(pause_s * 1.5, _IDLE_S[1])
@@ -129,23 +124,71 @@ def _hear_out(
         sleep(_IDLE_S[1])
 
 
-def _by_turn(active: Sequence[Controller]) -> list[Controller]:
-    """Fewest evaluations first, so that a budget that ends leaves no task untried."""
-    return sorted(active, key=lambda c: c.view.spent.evaluations)
+def _advance(
+    active: Sequence[Controller],
+    options: AgentOptions,
+    wall: _Wall,
+    left: dict[Controller, PikeError],
+    *,
+    busy: bool,
+) -> bool:
+    """Give each task its turn at the room that there is. True if anything was done."""
+    acted = False
+    for controller in sorted((c for c in active if c not in left), key=_turn):
+        if (busy or acted) and _turn(controller)[0] == _LAST:
+            break  # a search that has just ended asks for its winner first
+        try:
+            if wall.beyond_s < 0.0 and controller.search_ended:
+                acted |= _finish_at_wall(controller, wall.left_s)
+            else:
+                room = max(options.in_flight - sum(c.in_flight for c in active), 0)
+                acted |= controller.advance(room)
+        except PikeError as error:
+            _give_up(controller, error, left)
+    return acted
 
 
-def _expected_s(controllers: Sequence[Controller]) -> float:
-    """How long the next verdict will take: nothing is begun that the wall budget would cut."""
-    waiting = 1 + sum(c.in_flight for c in controllers)
-    return waiting * _typical_s(controllers)
+_LAST = 2
 
 
-def _is_closing(active: Sequence[Controller], options: AgentOptions, left_s: float) -> bool:
-    """Whether nothing new may be begun, so that the best can be timed again in what is left."""
-    if left_s >= _RETIME_SHARE * options.wall_s:
-        return left_s < 0.0
-    retimes = sum(c.retimes_left for c in active)
-    return left_s < retimes * _typical_s(active) / options.in_flight
+def _turn(controller: Controller) -> tuple[int, int]:
+    """Who may ask first, so that a budget that ends leaves no task untried.
+
+    Those whose winner was never asked for again, then the searches, fewest evaluations first,
+    then what else is to be timed again, fewest such requests first.
+    """
+    if not controller.search_ended:
+        return (1, len(controller.view.requested))
+    return (_LAST if controller.retimes_asked else 0, controller.retimes_asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wall:
+    """Where the wall budget stands."""
+
+    left_s: float
+    beyond_s: float
+    """Left once a verdict asked for now has come: nothing is begun that the end would cut."""
+    closing: bool
+    """Nothing new may be begun, so that the best can be timed again in what is left."""
+
+
+def _wall(
+    controllers: Sequence[Controller],
+    active: Sequence[Controller],
+    options: AgentOptions,
+    elapsed_s: float,
+) -> _Wall:
+    if not options.wall_s:
+        return _Wall(left_s=math.inf, beyond_s=math.inf, closing=False)
+    left_s = options.wall_s - elapsed_s
+    typical_s = _typical_s(controllers)
+    waiting = 1 + sum(c.in_flight for c in active)
+    beyond_s = left_s - math.ceil(waiting / options.lanes) * typical_s
+    again_s = 0.0
+    if beyond_s < _RETIME_SHARE * options.wall_s:
+        again_s = sum(c.retimes_left for c in active) * typical_s / options.lanes
+    return _Wall(left_s=left_s, beyond_s=beyond_s, closing=beyond_s < again_s)
 
 
 def _typical_s(controllers: Sequence[Controller]) -> float:
@@ -153,16 +196,20 @@ def _typical_s(controllers: Sequence[Controller]) -> float:
     return statistics.median(lasted) if lasted else 0.0
 
 
-def _close_at_wall(controller: Controller, left_s: float) -> bool:
-    if controller.in_flight and left_s > -_GRACE_S:
-        return False
-    controller.end_search("The wall budget is used (budget.wall_minutes).")
-    return True
+def _end_searches(active: Sequence[Controller], left: dict[Controller, PikeError]) -> bool:
+    """End every search at once, before any task asks for its winner again: all are then equal."""
+    searching = [c for c in active if c not in left and not c.search_ended]
+    for controller in searching:
+        try:
+            controller.end_search("The wall budget is used (budget.wall_minutes).")
+        except PikeError as error:
+            _give_up(controller, error, left)
+    return bool(searching)
 
 
 def _finish_at_wall(controller: Controller, left_s: float) -> bool:
     """Finish a task whose search has ended, whatever of its best is still to be timed again."""
-    if controller.in_flight and left_s > -_GRACE_S:
+    if (controller.in_flight or controller.asking) and left_s > -_GRACE_S:
         return False
     controller.finish()
     return True

@@ -6,7 +6,8 @@ again after a kill (the mailbox knows it by its id); a verdict counts once it is
 only then may the mailbox forget it.
 
 A search that has ended is not over: what leads is judged again first (`search.elites`), and each
-such request is journalled and put like any other.
+such request is journalled and put like any other. What the search had asked for and nobody has
+begun to judge is taken back, so that it does not stand in the way; what is being judged counts.
 
 It knows no clock: `room` says how many evaluations may be in flight, the caller says when to stop.
 """
@@ -55,6 +56,7 @@ from pike_hpc.search import (
     may_evaluate,
     replay,
     retimes_due,
+    why_no_device_time,
     why_no_query,
 )
 from pike_hpc.tasks import effective_source
@@ -86,6 +88,7 @@ class Controller:
         self._mailbox = mailbox
         self._models = models
         self._asking: dict[str, Future[Answer]] = {}
+        self._taken_back: set[str] = set()
         self.error: PikeError | None = None
         """Why no model is asked any more; a provider's refusal or silence."""
         self.view: TaskView = replay(stamped.event for stamped in journal.events)
@@ -109,7 +112,12 @@ class Controller:
     @property
     def in_flight(self) -> int:
         """Evaluations put into the mailbox and not yet journalled."""
-        return len(self.view.unjudged) + len(self.view.retiming)
+        return len(self._awaited)
+
+    @property
+    def retimes_asked(self) -> int:
+        """Requests to time a candidate again so far."""
+        return sum(self.view.retimes_asked.values())
 
     @property
     def asking(self) -> int:
@@ -122,7 +130,7 @@ class Controller:
         A provider's failure ends up in `error`; answers of its other queries still count.
         """
         arrived = False
-        waited_for = (*self.view.unjudged, *self.view.retiming)
+        waited_for = self._awaited
         results = self._mailbox.results(waited_for) if waited_for else {}
         for _, result in sorted(results.items()):
             self._write(Evaluated(result=result))
@@ -137,7 +145,8 @@ class Controller:
     def advance(self, room: int) -> bool:
         """Take the decisions that are ready, with at most `room` new evaluations.
 
-        A rule that declines takes no room. True if anything was done.
+        A rule that declines takes no room. Of what is to be timed again it asks for one a call,
+        so that the caller can give other tasks their turn. True if anything was done.
         """
         if self.finished or self.error is not None:
             return False
@@ -145,6 +154,10 @@ class Controller:
 
     def _search(self, room: int) -> bool:
         """What the strategy wants next."""
+        stop = why_no_device_time(self.view, self.setup.limits)
+        if stop is not None:
+            self.end_search(stop)
+            return True
         put = self._request_waiting(room)
         room, acted = room - put, put > 0
         for action in self.setup.strategy.decide(self.view):
@@ -166,13 +179,20 @@ class Controller:
         return acted
 
     def end_search(self, reason: str) -> None:
-        """Try nothing new any more; the next `advance` times the best again."""
+        """Try nothing new any more; the next `advance` times the best again.
+
+        Requests that nobody has begun to judge are taken back.
+        """
         self._write(SearchEnded(reason=reason))
+        self._take_back()
 
     def finish(self) -> None:
         """End this task for good, whatever of its best was timed again. Its search has ended."""
         assert self.view.ended is not None, "end_search comes first"
+        left = self._awaited
         self._write(Finished(reason=self.view.ended))
+        if left:
+            self._mailbox.discard(left)
 
     def pause(self, reason: str, exit_code: int) -> None:
         """Leave a note of why this controller stops before the end."""
@@ -189,11 +209,29 @@ class Controller:
             self._write(_lost(self.view.queries[query_id].reserved))
         for query in self.view.unparsed:
             self._read_answer(query.reserved)
-        for candidate_id in self.view.unjudged.values():
-            self._mailbox.put(self._request_for(candidate_id))
+        if self.finished:
+            self._taken_back |= {*self.view.unjudged, *self.view.retiming}
+            return
+        if self.search_ended:
+            self._take_back()
+        else:
+            for candidate_id in self.view.unjudged.values():
+                self._mailbox.put(self._request_for(candidate_id))
         for candidate_id in self.view.retiming.values():
             retime = self.view.retimes_asked[candidate_id]
             self._mailbox.put(self._request_for(candidate_id, retime))
+
+    @property
+    def _awaited(self) -> tuple[str, ...]:
+        """Requests whose verdict will come."""
+        asked = (*self.view.unjudged, *self.view.retiming)
+        return tuple(request_id for request_id in asked if request_id not in self._taken_back)
+
+    def _take_back(self) -> None:
+        """Leave in the mailbox only those of the search's requests whose judging has begun."""
+        asked = frozenset(self.view.unjudged)
+        if asked:
+            self._taken_back |= asked - self._mailbox.withdraw(asked)
 
     def _write(self, event: Event) -> None:
         self._journal.append(event)
@@ -212,21 +250,22 @@ class Controller:
         return put
 
     def _retime(self, room: int) -> bool:
-        """Have what leads judged again, `room` of it at most; once nothing is left, finish."""
+        """Have one of those that lead judged again; once none is left, finish."""
         due = self._retimes_due()
-        if not due and not self.in_flight:
+        if not due and not self.in_flight and not self.asking:
             self.finish()
             return True
-        for each in due[: max(room, 0)]:
-            request = self._request_for(each.candidate_id, each.attempt)
-            asked = Requested(
-                request_id=request.request_id,
-                candidate_id=each.candidate_id,
-                retime=each.attempt,
-            )
-            self._write(asked)
-            self._mailbox.put(request)
-        return bool(due) and room > 0
+        if not due or room <= 0:
+            return False
+        request = self._request_for(due[0].candidate_id, due[0].attempt)
+        asked = Requested(
+            request_id=request.request_id,
+            candidate_id=due[0].candidate_id,
+            retime=due[0].attempt,
+        )
+        self._write(asked)
+        self._mailbox.put(request)
+        return True
 
     def _retimes_due(self) -> tuple[Retime, ...]:
         proposals = self.view.proposals.values()
@@ -319,7 +358,8 @@ class Controller:
         answer = future.result()
         if answer.error is not None:
             self._write(QueryFailed(query_id=query_id, kind=answer.kind, message=answer.error.what))
-            self.error = answer.error
+            if not self.search_ended:  # afterwards nobody is asked anyway
+                self.error = answer.error
             return
         completion = answer.completion
         assert completion is not None, "an answer is a completion or an error"

@@ -5,6 +5,7 @@ from pike_hpc.search.budget import (
     Limits,
     may_evaluate,
     may_query,
+    why_no_device_time,
     why_no_evaluation,
     why_no_query,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "replay",
     "retimes_due",
     "tried",
+    "why_no_device_time",
     "why_no_evaluation",
     "why_no_query",
 ]

@@ -56,7 +56,12 @@ def why_no_evaluation(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.
     spent = view.spent
     if limits.evaluations and spent.evaluations >= limits.evaluations:
         return f"All {limits.evaluations} evaluations are used (budget.evaluations_per_task)."
-    held = spent.lane_s + reserved_gpu_s * len(view.unjudged)
+    return why_no_device_time(view, limits, reserved_gpu_s)
+
+
+def why_no_device_time(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.0) -> str | None:
+    """Why the device time is used up, see `why_no_evaluation`; None: some is left."""
+    held = view.lane_s + reserved_gpu_s * len(view.unjudged)
     if limits.max_gpu_s and (held >= limits.max_gpu_s or held + reserved_gpu_s > limits.max_gpu_s):
         return (
             f"{held:.0f} s of {limits.max_gpu_s:.0f} s of device time are used or reserved "

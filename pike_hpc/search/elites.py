@@ -67,7 +67,8 @@ def retimes_due(
         Retime(candidate_id=c, attempt=view.retimes_asked.get(c, 0) + 1)
         for c in dict.fromkeys(wanted)
     ]
-    return tuple(found[: max(0, left)])
+    # By rank; but nobody is asked a second time before all were asked a first time.
+    return tuple(sorted(found, key=lambda each: each.attempt)[: max(0, left)])
 
 
 def leader(view: TaskView, tier: Tier) -> Leader | None:

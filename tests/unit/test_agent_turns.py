@@ -1,4 +1,7 @@
-"""Several tasks share the room for evaluations: each gets its turn before any gets a second."""
+"""Several tasks share the room for evaluations: each gets its turn before any gets a second.
+
+And when time is up, what the searches still had in the mailbox makes room for their winners.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +18,11 @@ from pike_hpc.worker import SimulatedJudge
 PORTFOLIO = (("identity",), ("compile_default",), ("channels_last", "compile_default"))
 
 
-def controller(run_dir: Path, task_id: str, mailbox: MemoryMailbox) -> Controller:
+def controller(
+    run_dir: Path, task_id: str, mailbox: MemoryMailbox, *, max_gpu_s: float = 0.0
+) -> Controller:
     task = find_task(f"level3-pike/{task_id}")
-    limits = Limits(evaluations=3)
+    limits = Limits(evaluations=3, max_gpu_s=max_gpu_s)
     setup = TaskSetup(
         task=task,
         device_kind="cpu",
@@ -80,7 +85,7 @@ def test_at_the_wall_every_task_is_finished_and_nothing_begins(tmp_path):
         one.close()
     assert outcome.finished
     assert all("wall" in (c.view.finished or "") for c in controllers)
-    assert mailbox.counts().new == 2, "no worker ever came"
+    assert mailbox.counts().new == 0, "no worker ever came; nothing is left for one"
     assert now[0] <= 60 + 15
 
 
@@ -132,3 +137,82 @@ def test_a_wall_that_leaves_no_time_finishes_with_what_there_is(tmp_path):
     views, end_s = run_with_a_clock(tmp_path, wall_s=4.0, verdict_s=3.0)
     assert not any(view.retimed for view in views)
     assert end_s <= 4.0 + 15.0
+
+
+def test_on_a_slow_machine_every_winner_is_timed_again(tmp_path):
+    """One lane, 25 s a verdict, 10 minutes, 5 tasks: half the time is enough for all of them."""
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=5)
+    ids = ("4", "8", "13", "17", "29")
+    controllers = [controller(tmp_path, task_id, mailbox) for task_id in ids]
+    now = [0.0]
+
+    def judge_one(_seconds):
+        now[0] += 25.0
+        for claim in mailbox.claim("w", frozenset(["cpu"]), limit=1):
+            mailbox.judging(claim)
+            verdict = judge.evaluate(claim.request, lambda _: None)
+            mailbox.commit(claim, replace(verdict, lane_s=25.0))
+
+    run_agent(
+        controllers,
+        AgentOptions(in_flight=2, wall_s=600.0),
+        clock=lambda: now[0],
+        sleep=judge_one,
+        stopping=lambda: False,
+    )
+    for one in controllers:
+        one.close()
+    winners = {c.setup.task.id: c.view.ranked(Tier.HALF)[:1] for c in controllers}
+    assert sum(map(bool, winners.values())) == 4, "one has no correct program"
+    again = {c.setup.task.id: set(c.view.retimed) for c in controllers}
+    assert all(set(winner) <= again[task_id] for task_id, winner in winners.items())
+
+
+def test_what_is_being_judged_when_the_search_ends_still_counts(tmp_path):
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=1)
+    one = controller(tmp_path, "4", mailbox)
+    one.advance(2)
+    (claim,) = mailbox.claim("w", frozenset(["cpu"]))
+    mailbox.judging(claim)
+    one.end_search("time is up")
+    assert mailbox.counts().new == 0
+    assert one.in_flight == 1
+    mailbox.commit(claim, judge.evaluate(claim.request, lambda _: None))
+    assert one.collect()
+    assert set(one.view.results) == {claim.request.candidate.id}
+    while one.advance(1):
+        pass
+    one.close()
+    assert one.retimes_asked == (claim.request.candidate.id in one.view.ranked(Tier.HALF))
+
+
+def test_an_agent_killed_as_the_search_ended_asks_for_nothing_again(tmp_path):
+    mailbox = MemoryMailbox()
+    one = controller(tmp_path, "4", mailbox)
+    one.advance(2)
+    one.end_search("time is up")
+    one.close()
+    for request_id in one.view.unjudged:
+        assert request_id not in mailbox.results(one.view.unjudged)
+    next_one = controller(tmp_path, "4", mailbox)
+    assert mailbox.counts().new == 0
+    assert next_one.in_flight == 0
+    assert next_one.advance(1)
+    assert next_one.finished, "nothing passed, so nothing is to be timed again"
+    next_one.close()
+
+
+def test_device_time_that_is_used_up_ends_the_search_with_requests_waiting(tmp_path):
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=1)
+    one = controller(tmp_path, "4", mailbox, max_gpu_s=10.0)
+    one.advance(3)
+    assert mailbox.counts().new > 1
+    (claim,) = mailbox.claim("w", frozenset(["cpu"]))
+    mailbox.judging(claim)
+    verdict = judge.evaluate(claim.request, lambda _: None)
+    mailbox.commit(claim, replace(verdict, lane_s=11.0))
+    assert one.collect()
+    assert one.advance(3)
+    assert "max_gpu_hours" in (one.view.ended or "")
+    assert (mailbox.counts().new, one.in_flight) == (0, 0)
+    one.close()
