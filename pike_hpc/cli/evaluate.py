@@ -45,7 +45,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
     """Where and how strictly a program is judged; shared by every command that judges one."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or a GPU's model")
     parser.add_argument("--engine", default="auto", help="isolation: auto, bubblewrap, unshare, …")
-    parser.add_argument("--image", metavar="FILE.sif", help="what --engine apptainer runs")
+    parser.add_argument("--image", metavar="IMAGE", help="of apptainer (a file), podman, …")
     parser.add_argument("--min-isolation", default="L1", help="L0 to L4; below it is a refusal")
     parser.add_argument("--timeout-s", type=float, default=900.0, help="for each evaluation")
 

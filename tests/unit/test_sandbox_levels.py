@@ -48,13 +48,14 @@ FACTS = HostFacts(uid=1000, gid=1000, kernel=(6, 1), python="/absent/python")
 def test_an_unknown_engine_names_the_valid_ones():
     with pytest.raises(UsageError) as error:
         choose("bubblewarp", FACTS)
-    for engine in (*Engine, "auto", "podman-hpc", "docker"):
+    for engine in (*Engine, "auto"):
         assert str(engine) in error.value.valid
 
 
-def test_an_engine_of_the_contract_that_is_not_built_says_so():
-    with pytest.raises(UsageError, match="podman-hpc is not built yet"):
-        choose("podman-hpc", FACTS)
+@pytest.mark.parametrize("engine", ["podman-hpc", "docker", "podman", "apptainer"])
+def test_an_engine_that_runs_an_image_says_that_it_wants_one(engine):
+    with pytest.raises(UsageError, match=f"{engine} runs an image and none is named"):
+        choose(engine, FACTS)
 
 
 def test_an_engine_that_does_not_work_says_what_to_do():
