@@ -3,7 +3,8 @@
 Three ways, tried in this order when a mailbox is created and then written into its FORMAT
 file, because all who share a mailbox must use the same:
 
-- `link`: link(2) fails with EEXIST. After a lost answer on NFS the link count tells.
+- `link`: link(2) fails with EEXIST. After a lost answer on NFS the inode tells. The only way by
+  which several names of one batch can be committed.
 - `renameat2`: RENAME_NOREPLACE, where there are no hard links.
 - `directory`: rename a folder that holds the file; POSIX refuses to replace a folder that is
   not empty. Works wherever rename does, and unlike a marker made with O_EXCL it can't be left
@@ -29,14 +30,19 @@ Commit = Callable[[Files, Path, Path], bool]
 
 def by_link(files: Files, source: Path, target: Path) -> bool:
     """Commit by a hard link."""
-    try:
-        files.link(source, target)
-        won = True
-    except FileExistsError:
-        # A repeated NFS call finds its own first try: two names mean that it was ours.
-        won = files.links(source) > 1
+    won = link_new(files, source, target)
     files.unlink(source)
     return won
+
+
+def link_new(files: Files, source: Path, target: Path) -> bool:
+    """Give a file one more name; False when another file has that name."""
+    try:
+        files.link(source, target)
+    except FileExistsError:
+        # A repeated NFS call finds its own first try.
+        return files.same(source, target)
+    return True
 
 
 def by_renameat2(files: Files, source: Path, target: Path) -> bool:
@@ -81,9 +87,12 @@ def read_committed(files: Files, target: Path) -> bytes:
 
 def remove_committed(files: Files, target: Path, aside: Path) -> None:
     """Take the commit back; `aside` is a free name of the caller's own. Raises Gone."""
-    # Renamed first: a folder emptied in place could be replaced by a rival's commit.
-    files.rename(target, aside)
-    remove_any(files, aside)
+    try:
+        files.unlink(target)
+    except IsADirectoryError:
+        # Renamed first: a folder emptied in place could be replaced by a rival's commit.
+        files.rename(target, aside)
+        remove_any(files, aside)
 
 
 def remove_any(files: Files, path: Path) -> None:

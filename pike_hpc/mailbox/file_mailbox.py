@@ -2,18 +2,19 @@
 
 Contract: see `protocol.Mailbox`. Every change is one atomic rename (or one commit without
 replacing), every file is complete and on disk before it has its name; so a kill at any moment
-leaves at worst a stray file in tmp/ and a claim for the janitor. Locks only spare contention.
+leaves at worst a stray file in tmp/, a claim for the janitor, and a mark in known/ that the
+next `put` looks behind. Locks only spare contention.
 Knows nothing of judging, journals, or why a request was made.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pike_hpc.mailbox.envelope import seal
+from pike_hpc.mailbox.disk import is_shared
 from pike_hpc.mailbox.files import Files, Gone
 from pike_hpc.mailbox.janitor import Janitor
 from pike_hpc.mailbox.layout import (
@@ -24,18 +25,25 @@ from pike_hpc.mailbox.layout import (
     result_name,
     slug,
 )
+from pike_hpc.mailbox.line import Line
 from pike_hpc.mailbox.liveness import alive_here
 from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
 from pike_hpc.mailbox.protocol import Liveness
 from pike_hpc.mailbox.store import Store
 from pike_hpc.records import CodecError, EvalRequest, EvalResult
 
+_SHARED_REUSE_S = 1.0
+"""On a shared file system one listing serves all who look within this time."""
+SHARED_CLOSED_S = 5.0
+"""On a shared file system `closed` looks no more often."""
+
 
 class FileMailbox:
     """The mailbox in `root`, made when it isn't there. One instance may serve many threads.
 
     `clock` (monotonic seconds) measures stillness, `wall_ns` only orders messages. `commit` and
-    `lock` name what a mailbox made here shall use, instead of what a probe finds.
+    `lock` name what a mailbox made here shall use, instead of what a probe finds; `shared` says
+    whether other machines see the folder too, instead of what this one's mounts tell.
     """
 
     def __init__(
@@ -48,44 +56,72 @@ class FileMailbox:
         max_attempts: int = MAX_ATTEMPTS,
         commit: str | None = None,
         lock: str | None = None,
+        shared: bool | None = None,
     ) -> None:
         self.root = root
-        self._files = files or Files()
+        self._files, self._clock = files or Files(), clock
         self._store = Store(root, files=self._files, wall_ns=wall_ns, commit=commit, lock=lock)
         self._janitor = Janitor(self._store, clock, max_attempts)
+        self.shared = is_shared(root) if shared is None else shared
+        self._line = Line(
+            self._store.new_names,
+            lambda name: self._files.exists(root / "new" / name),
+            clock,
+            reuse_s=_SHARED_REUSE_S if self.shared else 0.0,
+        )
+        self._open_until_s = clock()
 
     def put(self, request: EvalRequest) -> bool:
         """File a request durably. False when it is new, claimed or done already."""
-        tmp = self._store.write_tmp(seal(request))
+        return self.put_many([request])[0]
+
+    def put_many(self, requests: Sequence[EvalRequest]) -> tuple[bool, ...]:
+        """`put` for each, several in one file where the file system can link."""
+        ids = [request.request_id for request in requests]
+        each = dict(zip(ids, requests, strict=True))
+        new = {i: request for i, request in each.items() if self._store.mark(i)}
+        if new:
+            self._store.enqueue(new)
+        if len(new) < len(each):
+            new |= self._put_again({i: r for i, r in each.items() if i not in new})
+        self._line.forget()
+        return tuple([new.pop(i, None) is not None for i in ids])
+
+    def _put_again(self, marked: Mapping[str, EvalRequest]) -> dict[str, EvalRequest]:
+        """Put what somebody began to put: usually all is there, after a kill some is not."""
         with self._store.locked("queue"):
-            if self._store.knows(request.request_id):
-                self._files.unlink(tmp)
-                return False
-            self._store.enqueue(tmp, self._store.new_ticket(request))
-        return True
+            known = self._store.known(marked)
+            missing = {i: request for i, request in marked.items() if i not in known}
+            if missing:
+                self._store.enqueue(missing)
+        return missing
 
     def claim(
         self, worker_id: str, device_kinds: frozenset[str], limit: int = 1
     ) -> tuple[Claim, ...]:
         """The oldest requests for one of `device_kinds`, at most `limit`."""
         devices, claims = {slug(kind) for kind in device_kinds}, list[Claim]()
-        with self._store.locked("queue"):
-            for name in self._store.new_names():
-                if len(claims) >= limit:
-                    break
-                ticket = Ticket.parse(name)
-                if ticket is None:
-                    path = self.root / "new" / name
-                    self._store.move_aside(path, "not a request: its name is not one of ours")
-                elif ticket.device in devices:
-                    claim = self._take(ticket, worker_id)
-                    claims += [claim] if claim else []
+        self._line.look()
+        for name in self._line.foreign():
+            self._move_stranger(name)
+        while len(claims) < limit and (first := self._line.first(devices)) is not None:
+            ticket = Ticket.parse(first)
+            if ticket is None:
+                self._move_stranger(first)
+                continue
+            hold = self._store.take(ticket, worker_id)
+            if hold is None:
+                self._line.skip_taken(ticket.device)
+                continue
+            claim = self._read(hold)
+            claims += [claim] if claim else []
         return tuple(claims)
 
-    def _take(self, ticket: Ticket, worker_id: str) -> Claim | None:
-        hold = self._store.take(ticket, worker_id)
-        if hold is None:
-            return None
+    def _move_stranger(self, name: str) -> None:
+        path = self.root / "new" / name
+        self._store.move_aside(path, "not a request: its name is not one of ours")
+
+    def _read(self, hold: Hold) -> Claim | None:
         if self._store.has_result(hold.ticket.request_id):
             self._store.settle(hold)
             return None
@@ -101,26 +137,40 @@ class FileMailbox:
 
     def judging(self, claim: Claim) -> bool:
         """Mark that judging starts: from here a death counts. False when the claim is lost."""
-        return self._store.mark_judging(_holds(claim)[0])
+        return self._store.mark_judging(_holds(claim)[1])
 
     def commit(self, claim: Claim, result: EvalResult) -> bool:
         """File the result and drop the claim; False when another's stands or nobody waits."""
-        request_id = claim.request.request_id
-        if result.request_id != request_id:
-            raise ValueError(f"result of {result.request_id} for the request {request_id}")
-        held = any(self._store.has_hold(hold) for hold in _holds(claim))
-        if not held and not self._store.knows(request_id):
-            return False
-        won = self._store.file_result(result)
-        for hold in _holds(claim):
-            self._store.settle(hold)
-        return won
+        return self.commit_many([(claim, result)])[0]
+
+    def commit_many(self, judged: Sequence[tuple[Claim, EvalResult]]) -> tuple[bool, ...]:
+        """`commit` for each pair, results in one file where the file system can link."""
+        holds = [_holds(claim) for claim, _ in judged]
+        ids = [hold.ticket.request_id for hold, _ in holds]
+        for request_id, (_, result) in zip(ids, judged, strict=True):
+            if result.request_id != request_id:
+                raise ValueError(f"result of {result.request_id} for the request {request_id}")
+        wanted: dict[str, EvalResult] = {}
+        for request_id, names, (_, result) in zip(ids, holds, judged, strict=True):
+            # Of two results for one request in one call the first stands, as in two calls.
+            if request_id not in wanted and self._waits_for(names):
+                wanted[request_id] = result
+        won = self._store.file_results(wanted)
+        for request_id, names in zip(ids, holds, strict=True):
+            if request_id in wanted:
+                self._store.settle(*names)
+        return tuple([won.pop(request_id, False) for request_id in ids])
+
+    def _waits_for(self, names: tuple[Hold, Hold]) -> bool:
+        held = any(self._store.has_hold(hold) for hold in names)
+        return held or self._store.is_waited_for(names[0].ticket.request_id)
 
     def release(self, claim: Claim) -> None:
         """Give the request back without counting an attempt."""
         with self._store.locked("queue"):
             for hold in _holds(claim):
                 self._store.put_back(hold, hold.ticket)
+        self._line.forget()
 
     def results(self, request_ids: Collection[str]) -> dict[str, EvalResult]:
         """Those of the results asked for that exist: one listing, not a look per id."""
@@ -149,33 +199,39 @@ class FileMailbox:
     def discard(self, request_ids: Collection[str]) -> None:
         """Forget requests whose results are journalled: result, stray copies and claims."""
         ids = set(request_ids)
+        for request_id in ids:
+            # First of all: from here a late commit is refused.
+            self._store.unmark(request_id)
+        # A request that lies beside its result was settled there: it has no copy elsewhere.
+        elsewhere = {i for i in ids if not self._store.forget_request(i)}
+        self._remove_copies(elsewhere, begun=True)
+        for request_id in ids:
+            self._store.forget_result(request_id)
+
+    def _remove_copies(self, ids: set[str], *, begun: bool) -> None:
+        """Take requests out of the queue and out of the hands of workers."""
+        if not ids:
+            return
         for name in self._store.new_names():
             ticket = Ticket.parse(name)
             if ticket is not None and ticket.request_id in ids:
                 self._remove(self.root / "new" / name)
         for name in self._store.cur_names():
             hold = Hold.parse(name)
-            if hold is not None and hold.ticket.request_id in ids:
+            if hold is not None and hold.ticket.request_id in ids and (begun or not hold.judging):
                 self._remove(self.root / "cur" / name)
-        for request_id in ids:
-            self._store.forget_result(request_id)
 
     def withdraw(self, request_ids: Collection[str]) -> frozenset[str]:
         """Take back what nobody has begun to judge; those left: being judged, or with a result."""
         ids = set(request_ids)
         with self._store.locked("queue"):
-            for name in self._store.new_names():
-                ticket = Ticket.parse(name)
-                if ticket is not None and ticket.request_id in ids:
-                    self._remove(self.root / "new" / name)
-            for name in self._store.cur_names():
-                hold = Hold.parse(name)
-                if hold is not None and hold.ticket.request_id in ids and not hold.judging:
-                    self._remove(self.root / "cur" / name)
+            self._remove_copies(ids, begun=False)
         # What began meanwhile has another name by now.
-        store = self._store
-        names = [*store.new_names(), *store.cur_names(), *store.done_names()]
-        return frozenset(i for i in ids if any(i in name for name in names))
+        left = self._store.known(ids)
+        for request_id in ids - left:
+            self._store.unmark(request_id)
+        self._line.forget()
+        return frozenset(left)
 
     def beat(self, beat: WorkerBeat) -> None:
         """Replace this worker's sign of life."""
@@ -198,8 +254,9 @@ class FileMailbox:
         return self._janitor.requeue_lost(stale_s=stale_s, is_alive=is_alive)
 
     def waiting(self) -> int:
-        """Requests that nobody has claimed, of any kind of device: one listing."""
-        return len(self._store.new_names())
+        """Requests that nobody has claimed, of any kind of device: one listing at most."""
+        self._line.look()
+        return self._line.waiting()
 
     def counts(self) -> QueueCounts:
         """What lies where now."""
@@ -221,7 +278,11 @@ class FileMailbox:
         self._remove(self.root / CLOSED_FILE)
 
     def closed(self) -> bool:
-        """Whether workers shall leave."""
+        """Whether workers shall leave. On a shared file system asked every few seconds only."""
+        now_s = self._clock()
+        if self.shared and now_s < self._open_until_s:
+            return False
+        self._open_until_s = now_s + SHARED_CLOSED_S
         return self._files.exists(self.root / CLOSED_FILE)
 
     def _remove(self, path: Path) -> None:
@@ -230,8 +291,8 @@ class FileMailbox:
 
 
 def _holds(claim: Claim) -> tuple[Hold, Hold]:
-    """The two names that a claim may have in cur/: claimed, and being judged."""
+    """The two names that a claim may have in cur/: being judged (the usual one), and claimed."""
     hold = Hold.parse(f"{claim.token}.c")
     if hold is None:
         raise ValueError(f"not a claim of this kind of mailbox: {claim.token!r}")
-    return hold, hold.as_judging(True)
+    return hold.as_judging(True), hold

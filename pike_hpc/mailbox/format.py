@@ -1,6 +1,7 @@
 """The FORMAT file: version of a mailbox and the ways that all its users must share.
 
-Version 1 is written; others are refused with the way out. The commit and the lock are chosen by
+Version 2 is written; 1 is read and used as it was made, without batches and without known/;
+others are refused with the way out. The commit and the lock are chosen by
 probe when the mailbox is made, on the file system it lies on.
 """
 
@@ -16,7 +17,8 @@ from pike_hpc.mailbox.layout import FOLDERS, FORMAT_FILE
 from pike_hpc.mailbox.locks import LOCKS, choose_lock
 from pike_hpc.records import CodecError, UsageError, decode, to_json
 
-VERSION = 1
+VERSION = 2
+_READ = (1, 2)
 _NAME = "pike-hpc mailbox"
 
 
@@ -78,11 +80,11 @@ def _read(path: Path, files: Files) -> Format:
         version = None
     if not isinstance(version, int):
         raise UsageError("not a mailbox of pike-hpc", where=where, fix=fix)
-    if version != VERSION:
+    if version not in _READ:
         raise UsageError(
-            f"this mailbox has version {version}; this pike-hpc reads and writes version {VERSION}",
+            f"this mailbox has version {version}; this pike-hpc knows versions 1 and 2",
             where=where,
-            valid=f"version {VERSION}",
+            valid="versions 1 and 2",
             fix="use the pike-hpc that the run carries in its code folder, or: " + fix,
         )
     try:

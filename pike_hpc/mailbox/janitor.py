@@ -92,7 +92,8 @@ class Janitor:
             self._store.move_aside(path, f"not a readable request: {error}")
             return False
         # The dead letter is a commit like any other: a late real result may have won.
-        if self._store.file_result(lost_result(request, attempts)):
+        verdict = {hold.ticket.request_id: lost_result(request, attempts)}
+        if all(self._store.file_results(verdict).values()):
             self._store.bury(hold, f"{attempts} workers died while judging it")
         else:
             self._store.settle(hold)

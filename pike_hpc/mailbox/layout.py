@@ -3,6 +3,7 @@
     new/   SEQUENCE.DEVICE.REQUEST.aATTEMPT
     cur/   SEQUENCE.DEVICE.REQUEST.aATTEMPT.HOLDER.NUMBER.c  (claimed)  or .j  (being judged)
     done/  REQUEST.json and REQUEST.request            (result, and its request until discarded)
+    known/ REQUEST                                     (put and not yet discarded)
 
 Knows nothing of the disk.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 FORMAT_FILE = "FORMAT"
 CLOSED_FILE = "closed"
-FOLDERS = ("tmp", "new", "cur", "done", "dead", "workers", "locks")
+FOLDERS = ("tmp", "new", "cur", "done", "known", "dead", "workers", "locks")
 
 _TICKET = re.compile(r"(\d{20})\.([A-Za-z0-9_-]{1,80})\.([0-9a-f]{32})\.a(\d{1,4})")
 _HOLD = re.compile(_TICKET.pattern + r"\.([A-Za-z0-9_~-]{1,100})\.(\d{1,12})\.([cj])")
@@ -93,7 +94,7 @@ class Hold:
 
     def as_judging(self, judging: bool) -> Hold:
         """The same hold in the other state."""
-        return dataclasses.replace(self, judging=judging)
+        return Hold(ticket=self.ticket, holder=self.holder, number=self.number, judging=judging)
 
 
 def result_name(request_id: str) -> str:

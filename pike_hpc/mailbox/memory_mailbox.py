@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pike_hpc.mailbox.lost import Stillness, lost_result
@@ -56,6 +56,10 @@ class MemoryMailbox:
             self._entries[request.request_id] = entry
             return True
 
+    def put_many(self, requests: Sequence[EvalRequest]) -> tuple[bool, ...]:
+        """`put` for each, in order."""
+        return tuple([self.put(request) for request in requests])
+
     def claim(
         self, worker_id: str, device_kinds: frozenset[str], limit: int = 1
     ) -> tuple[Claim, ...]:
@@ -90,9 +94,18 @@ class MemoryMailbox:
 
     def commit(self, claim: Claim, result: EvalResult) -> bool:
         """File the result and drop the claim; False when another's stands or nobody waits."""
-        request_id = claim.request.request_id
-        if result.request_id != request_id:
-            raise ValueError(f"result of {result.request_id} for the request {request_id}")
+        return self.commit_many([(claim, result)])[0]
+
+    def commit_many(self, judged: Sequence[tuple[Claim, EvalResult]]) -> tuple[bool, ...]:
+        """`commit` for each pair. Raises ValueError before any where one does not fit."""
+        for claim, result in judged:
+            request_id = claim.request.request_id
+            if result.request_id != request_id:
+                raise ValueError(f"result of {result.request_id} for the request {request_id}")
+        return tuple([self._commit(result) for _, result in judged])
+
+    def _commit(self, result: EvalResult) -> bool:
+        request_id = result.request_id
         with self._lock:
             entry = self._entries.get(request_id)
             if entry is None or entry.result is not None:

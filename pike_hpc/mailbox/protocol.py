@@ -7,7 +7,7 @@ may be made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from pike_hpc.mailbox.message import Claim, QueueCounts, SeenWorker, WorkerBeat
@@ -22,6 +22,10 @@ class Mailbox(Protocol):
 
     def put(self, request: EvalRequest) -> bool:
         """File a request durably. False when it is new, claimed or done already."""
+        ...
+
+    def put_many(self, requests: Sequence[EvalRequest]) -> tuple[bool, ...]:
+        """`put` for each, in order, for less: a kill between leaves some in and some not."""
         ...
 
     def claim(
@@ -40,6 +44,10 @@ class Mailbox(Protocol):
         False when another attempt's result stands or the request was discarded; the caller's
         result is then worth nothing. Raises ValueError for the result of another request.
         """
+        ...
+
+    def commit_many(self, judged: Sequence[tuple[Claim, EvalResult]]) -> tuple[bool, ...]:
+        """`commit` for each pair, for less; each result stands or falls by itself."""
         ...
 
     def release(self, claim: Claim) -> None:

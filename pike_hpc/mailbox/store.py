@@ -9,12 +9,13 @@ import itertools
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from pike_hpc.mailbox.commit import COMMITS, read_committed, remove_committed
+from pike_hpc.mailbox.batch import BATCH_MAX, member, pack
+from pike_hpc.mailbox.commit import COMMITS, link_new, read_committed, remove_committed
 from pike_hpc.mailbox.envelope import seal, unseal
 from pike_hpc.mailbox.files import Files, Gone
 from pike_hpc.mailbox.format import open_format
@@ -42,6 +43,9 @@ class Store:
         lock: str | None,
     ) -> None:
         self.root, self.files = root, files
+        self._tmp, self._new, self._cur, self._done, self._known = (
+            root / name for name in ("tmp", "new", "cur", "done", "known")
+        )
         self._wall_ns = wall_ns
         self._session = secrets.token_hex(6)
         self._numbers = itertools.count()
@@ -49,6 +53,8 @@ class Store:
         self._last_sequence = 0
         form = open_format(root, files, self._unique(), commit=commit, lock=lock)
         self._commit, self._lock = COMMITS[form.commit], form.lock
+        self._marks = form.version >= 2
+        self._batch = BATCH_MAX if form.version >= 2 and form.commit == "link" else 1
 
     # names of this process's own
 
@@ -57,22 +63,22 @@ class Store:
 
     def tmp_path(self) -> Path:
         """A name in tmp/ that nobody else uses."""
-        return self.root / "tmp" / self._unique()
+        return self._tmp / self._unique()
 
     def holder(self, worker_id: str) -> str:
         """A worker of this process, in file names: never that of an earlier one of its id."""
         return f"{slug(worker_id)}~{self._session}"
 
-    def new_ticket(self, request: EvalRequest, attempt: int = 1) -> Ticket:
+    def new_ticket(self, request_id: str, device_kind: str) -> Ticket:
         """The next place at the end of the queue."""
         with self._ordering:
             self._last_sequence = max(self._last_sequence + 1, self._wall_ns())
             sequence = self._last_sequence
         return Ticket(
             sequence=sequence,
-            device=slug(request.device_kind),
-            request_id=request.request_id,
-            attempt=attempt,
+            device=slug(device_kind),
+            request_id=request_id,
+            attempt=1,
         )
 
     @contextmanager
@@ -85,11 +91,11 @@ class Store:
 
     def new_names(self) -> list[str]:
         """File names of waiting requests, oldest first."""
-        return self.files.names(self.root / "new")
+        return self.files.names(self._new)
 
     def cur_names(self) -> list[str]:
         """File names of claimed requests."""
-        return self.files.names(self.root / "cur")
+        return self.files.names(self._cur)
 
     def write_tmp(self, data: bytes) -> Path:
         """A complete file in tmp/, on disk."""
@@ -97,17 +103,54 @@ class Store:
         self.files.write_new(path, data)
         return path
 
-    def enqueue(self, source: Path, ticket: Ticket) -> None:
-        """Give a complete request file its place in the queue. Raises Gone."""
-        self.files.rename(source, self.root / "new" / ticket.name)
-        self.files.sync(self.root / "new")
+    def enqueue(self, requests: Mapping[str, EvalRequest]) -> None:
+        """Give requests (by id) their places at the end of the queue, durably, in their order."""
+        for batch in self._batches(requests):
+            tmp = self.write_tmp(pack([(i, seal(request)) for i, request in batch]))
+            tickets = [self.new_ticket(i, request.device_kind) for i, request in batch]
+            places = [self._new / ticket.name for ticket in tickets]
+            if len(batch) == 1:
+                self.files.rename(tmp, places[0])
+            else:
+                for place in places:
+                    link_new(self.files, tmp, place)
+                self.files.unlink(tmp)
+        self.files.sync(self._new)
+
+    def _batches(self, records: Mapping[str, R]) -> Iterator[list[tuple[str, R]]]:
+        """What shares a file; one each where the file system can't link."""
+        items = list(records.items())
+        for start in range(0, len(items), self._batch):
+            yield items[start : start + self._batch]
+
+    def mark(self, request_id: str) -> bool:
+        """Note that a request is to be put; False when it may have been before."""
+        if not self._marks:
+            return False
+        try:
+            self.files.write_new(self._known / request_id, b"", durable=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def unmark(self, request_id: str) -> None:
+        """Note that nobody waits for a request any more."""
+        if self._marks:
+            with suppress(Gone):
+                self.files.unlink(self._known / request_id)
+
+    def is_waited_for(self, request_id: str) -> bool:
+        """Whether somebody still waits for a request that was put once."""
+        if self._marks:
+            return self.files.exists(self._known / request_id)
+        return request_id in self.known([request_id])
 
     def take(self, ticket: Ticket, worker_id: str) -> Hold | None:
         """Claim a request for a worker of this process; None when another was faster."""
         hold = Hold(ticket=ticket, holder=self.holder(worker_id), number=next(self._numbers))
-        target = self.root / "cur" / hold.name
+        target = self._cur / hold.name
         try:
-            self.files.rename(self.root / "new" / ticket.name, target)
+            self.files.rename(self._new / ticket.name, target)
         except Gone:
             # NFS may say so after having done it; the name that only we use decides.
             return hold if self.files.exists(target) else None
@@ -115,7 +158,8 @@ class Store:
 
     def read_request(self, hold: Hold) -> EvalRequest:
         """The claimed request. Raises Gone, or CodecError for anything but that request."""
-        request = _unsealed(EvalRequest, self.files.read, self.root / "cur" / hold.name)
+        path, request_id = self._cur / hold.name, hold.ticket.request_id
+        request = _unsealed(EvalRequest, self.files.read, path, request_id)
         found = (request.request_id, slug(request.device_kind))
         if found != (hold.ticket.request_id, hold.ticket.device):
             raise CodecError("it holds another request than its name says")
@@ -125,82 +169,104 @@ class Store:
         """Move a hold to its judging state; False when it is lost."""
         before, after = hold.as_judging(False), hold.as_judging(True)
         try:
-            self.files.rename(self.root / "cur" / before.name, self.root / "cur" / after.name)
+            self.files.rename(self._cur / before.name, self._cur / after.name)
         except Gone:
             return self.has_hold(after)
         return True
 
     def has_hold(self, hold: Hold) -> bool:
         """Whether this very name is in cur/."""
-        return self.files.exists(self.root / "cur" / hold.name)
+        return self.files.exists(self._cur / hold.name)
 
     def put_back(self, hold: Hold, ticket: Ticket) -> bool:
         """Return a held request to the queue; False when the hold was lost."""
         try:
-            self.files.rename(self.root / "cur" / hold.name, self.root / "new" / ticket.name)
+            self.files.rename(self._cur / hold.name, self._new / ticket.name)
         except Gone:
             return False
         return True
 
-    def settle(self, hold: Hold) -> None:
-        """Drop a hold whose request has a result; the request is kept until discarded."""
-        kept = self.root / "done" / request_name(hold.ticket.request_id)
-        with suppress(Gone):
-            self.files.rename(self.root / "cur" / hold.name, kept)
+    def settle(self, *names: Hold) -> None:
+        """Drop a hold, whichever of the names it has; the request is kept until discarded."""
+        for hold in names:
+            kept = self._done / request_name(hold.ticket.request_id)
+            with suppress(Gone):
+                self.files.rename(self._cur / hold.name, kept)
+                return
 
-    def knows(self, request_id: str) -> bool:
-        """Whether the request is waiting, claimed or done: one listing each, in that order.
+    def known(self, request_ids: Collection[str]) -> set[str]:
+        """Those that are waiting, claimed or done: a listing of each folder, in that order.
 
-        A request moving forward meanwhile is met in the later folder.
+        A request moving forward meanwhile is met in the later folder; new/ is listed twice for
+        those that a janitor moves back.
         """
-        if any(f".{request_id}." in name for name in self.new_names()):
-            return True
-        if any(f".{request_id}." in name for name in self.cur_names()):
-            return True
-        return any(name.startswith(request_id) for name in self.done_names())
+        found: set[str] = set()
+        for names in (self.new_names, self.cur_names, self.done_names, self.new_names):
+            wanted = set(request_ids) - found
+            if not wanted:
+                break
+            found |= wanted & {part for name in names() for part in name.split(".")[:3]}
+        return found
 
     # results
 
     def done_names(self) -> list[str]:
         """File names of results, and of the requests kept beside them."""
-        return self.files.names(self.root / "done")
+        return self.files.names(self._done)
 
     def has_result(self, request_id: str) -> bool:
         """Whether a result stands."""
-        return self.files.exists(self.root / "done" / result_name(request_id))
+        return self.files.exists(self._done / result_name(request_id))
 
-    def file_result(self, result: EvalResult) -> bool:
-        """Commit; False when another result stands."""
-        tmp = self.write_tmp(seal(result))
-        won = self._commit(self.files, tmp, self.root / "done" / result_name(result.request_id))
-        self.files.sync(self.root / "done")
+    def file_results(self, results: Mapping[str, EvalResult]) -> dict[str, bool]:
+        """Commit each (by request id); False for those of which another result stands."""
+        won: dict[str, bool] = {}
+        for batch in self._batches(results):
+            tmp = self.write_tmp(pack([(i, seal(result)) for i, result in batch]))
+            names = {i: self._done / result_name(i) for i, _ in batch}
+            if len(batch) == 1:
+                won |= {i: self._commit(self.files, tmp, name) for i, name in names.items()}
+            else:
+                won |= {i: link_new(self.files, tmp, name) for i, name in names.items()}
+                self.files.unlink(tmp)
+        if won:
+            self.files.sync(self._done)
         return won
 
     def read_result(self, request_id: str) -> EvalResult:
         """The result that stands. Raises Gone, or CodecError for anything but that result."""
-        path = self.root / "done" / result_name(request_id)
-        result = _unsealed(EvalResult, lambda p: read_committed(self.files, p), path)
+        path = self._done / result_name(request_id)
+        result = _unsealed(EvalResult, lambda p: read_committed(self.files, p), path, request_id)
         if result.request_id != request_id:
             raise CodecError("it holds another result than its name says")
         return result
 
     def judge_again(self, request_id: str) -> None:
         """Queue the request kept beside a result that is no longer there."""
-        kept = self.root / "done" / request_name(request_id)
+        kept = self._done / request_name(request_id)
         with suppress(Gone):
             try:
-                request = _unsealed(EvalRequest, self.files.read, kept)
+                request = _unsealed(EvalRequest, self.files.read, kept, request_id)
             except CodecError as error:
                 self.move_aside(kept, f"not a readable request: {error}")
                 return
-            self.enqueue(kept, self.new_ticket(request))
+            self.files.rename(
+                kept, self._new / self.new_ticket(request_id, request.device_kind).name
+            )
+            self.files.sync(self._new)
+
+    def forget_request(self, request_id: str) -> bool:
+        """Remove the request kept beside a result; False when it lies elsewhere, if at all."""
+        try:
+            self.files.unlink(self._done / request_name(request_id))
+        except Gone:
+            return False
+        return True
 
     def forget_result(self, request_id: str) -> None:
-        """Remove a result and the request kept beside it."""
+        """Remove a result."""
         with suppress(Gone):
-            self.files.unlink(self.root / "done" / request_name(request_id))
-        with suppress(Gone):
-            path = self.root / "done" / result_name(request_id)
+            path = self._done / result_name(request_id)
             remove_committed(self.files, path, self.tmp_path())
 
     # the dead
@@ -216,7 +282,8 @@ class Store:
         """Leave a copy of a dead request in dead/ for people and settle it."""
         target = self.root / "dead" / hold.ticket.name
         with suppress(Gone):
-            copy = self.write_tmp(self.files.read(self.root / "cur" / hold.name))
+            data = self.files.read(self._cur / hold.name)
+            copy = self.write_tmp(member(data, hold.ticket.request_id))
             self.files.rename(copy, target)
             self._write_reason(target, reason)
         self.settle(hold)
@@ -245,7 +312,7 @@ class Store:
 
     def beat_age_s(self, holder: str) -> float:
         """Seconds since a worker's last beat by the file server's clock. Raises Gone."""
-        probe = self.root / "tmp" / f"now-{self._session}"
+        probe = self._tmp / f"now-{self._session}"
         now_s = self.files.server_now_s(probe)
         return max(0.0, now_s - self.files.modified_s(self._beat_path(holder)))
 
@@ -258,8 +325,8 @@ class Store:
         return self.root / "workers" / f"{holder}.json"
 
 
-def _unsealed(kind: type[R], read: Callable[[Path], bytes], path: Path) -> R:
+def _unsealed(kind: type[R], read: Callable[[Path], bytes], path: Path, request_id: str) -> R:
     try:
-        return unseal(kind, read(path))
+        return unseal(kind, member(read(path), request_id))
     except (OSError, UnicodeError) as error:
         raise CodecError(str(error)) from None

@@ -105,6 +105,53 @@ def test_put_is_idempotent_while_new_claimed_and_done(open_mailbox):
     assert agent.put(sent)
 
 
+def test_many_are_put_at_once_and_each_is_told_whether_it_is_new(open_mailbox):
+    agent, worker, sent = open_mailbox(), open_mailbox(), [request(i) for i in range(40)]
+    agent.put(sent[3])
+    assert agent.put_many([]) == ()
+    told = worker.put_many([*sent, sent[0]])
+    assert told == (*(i != 3 for i in range(40)), False)
+    claims = worker.claim("w", CPU, 100)
+    assert [c.request for c in claims] == [sent[3], *(r for r in sent if r is not sent[3])]
+    assert {c.attempt for c in claims} == {1}
+    assert agent.put_many(sent) == (False,) * 40
+
+
+def test_many_are_committed_at_once_and_each_stands_or_falls_by_itself(open_mailbox, clock):
+    agent, slow, fast = open_mailbox(), open_mailbox(), open_mailbox()
+    sent = [request(i) for i in range(20)]
+    agent.put_many(sent)
+    old = slow.claim("slow", CPU, 20)
+    agent.requeue_lost(stale_s=60, is_alive=lambda b: None)
+    clock.now_s += 61
+    assert agent.requeue_lost(stale_s=60, is_alive=lambda b: None) == 20
+    (new,) = fast.claim("fast", CPU)
+    assert fast.commit_many([(new, result(sent[0], "fast")), (new, result(sent[0]))]) == (
+        True,
+        False,
+    )
+    agent.discard([sent[0].request_id])
+    (other,) = fast.claim("fast", CPU)
+    assert fast.commit(other, result(sent[1], "fast"))
+    judged = [(c, result(c.request, "slow")) for c in old]
+    assert slow.commit_many([]) == ()
+    assert slow.commit_many(judged) == (False, False, *([True] * 18))
+    found = agent.results([r.request_id for r in sent])
+    assert [found[r.request_id].message for r in sent[1:]] == ["fast"] + ["slow"] * 18
+    assert fast.claim("fast", CPU, 20) == ()
+    agent.discard(list(found))
+    assert agent.counts() == QueueCounts(new=0, claimed=0, done=0, dead=0)
+    assert agent.put_many(sent) == (True,) * 20
+
+
+def test_one_result_that_does_not_fit_keeps_all_from_being_committed(mailbox):
+    mailbox.put_many([request(1), request(2)])
+    first, second = mailbox.claim("w", CPU, 2)
+    with pytest.raises(ValueError, match="for the request"):
+        mailbox.commit_many([(first, result(request(1))), (second, result(request(1)))])
+    assert mailbox.counts() == QueueCounts(new=0, claimed=2, done=0, dead=0)
+
+
 def test_requests_are_claimed_in_the_order_of_their_putting(mailbox):
     sent = [request(i) for i in range(12)]
     for one in sent:

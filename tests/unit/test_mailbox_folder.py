@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from pike_hpc.mailbox import FileMailbox
+from pike_hpc.mailbox import FileMailbox, QueueCounts
+from pike_hpc.mailbox.batch import BATCH_MAX, member, pack
+from pike_hpc.mailbox.disk import is_shared
 from pike_hpc.mailbox.envelope import seal
+from pike_hpc.mailbox.files import Files
 from pike_hpc.mailbox.layout import Hold, Ticket, slug
+from pike_hpc.mailbox.line import SHORT
 from pike_hpc.mailbox.locks import choose_lock
 from pike_hpc.records import (
+    CodecError,
     EvalRequest,
     EvalResult,
     EvalStatus,
@@ -120,8 +127,55 @@ def test_another_version_is_refused_with_the_way_out(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 7}))
     with pytest.raises(UsageError, match="version 7") as error:
         FileMailbox(tmp_path)
-    assert "version 1" in str(error.value)
+    assert "versions 1 and 2" in str(error.value)
     assert error.value.fix
+
+
+def test_a_mailbox_of_version_1_is_used_as_it_was_made(tmp_path):
+    mailbox, path = FileMailbox(tmp_path), tmp_path / "FORMAT"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
+    shutil.rmtree(tmp_path / "known")
+    old = FileMailbox(tmp_path)
+    requests = [request(i) for i in range(3)]
+    assert old.put_many(requests) == (True, True, True)
+    assert old.put_many(requests) == (False, False, False)
+    assert all(p.stat().st_nlink == 1 for p in (tmp_path / "new").iterdir())
+    claims = old.claim("w", CPU, 2)
+    judged = [(c, EvalResult(key=c.request.key, status=EvalStatus.TIMEOUT)) for c in claims]
+    assert old.commit_many(judged) == (True, True)
+    old.discard([c.request.request_id for c in claims])
+    assert old.commit_many(judged) == (False, False)
+    assert old.counts() == QueueCounts(new=1, claimed=0, done=0, dead=0)
+    assert mailbox.root == tmp_path
+
+
+def test_one_damaged_batch_costs_its_own_requests_only(tmp_path):
+    mailbox, requests = FileMailbox(tmp_path, commit="link"), [request(i) for i in range(20)]
+    mailbox.put_many(requests)
+    paths = sorted((tmp_path / "new").iterdir())
+    assert [p.stat().st_nlink for p in paths] == [BATCH_MAX] * BATCH_MAX + [4] * 4
+    data = paths[0].read_bytes()
+    # In place: all sixteen names show it.
+    paths[0].write_bytes(data.replace(b"# 2", b"# x"))
+    assert {c.request.request_id for c in mailbox.claim("w", CPU, 20)} == {
+        r.request_id for r in requests if r is not requests[2]
+    }
+    assert mailbox.counts().dead == 1
+    assert mailbox.put_many(requests[:4]) == (False, False, True, False)
+
+
+@pytest.mark.parametrize(
+    "first", [b"pike-hpc batch 1 x\n", b"pike-hpc batch 1 \n", b"pike-hpc batch 1 "]
+)
+def test_a_batch_that_lists_no_such_member_is_no_record(first):
+    with pytest.raises(CodecError, match="batch"):
+        member(first + b"rest", "a" * 32)
+
+
+def test_members_of_a_batch_come_out_as_they_went_in():
+    members = [(f"{i:032x}", b"record %d\n" % i * i) for i in range(5)]
+    assert [member(pack(members), name) for name, _ in members] == [data for _, data in members]
+    assert pack(members[:1]) == members[0][1]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": "x", "version": 1}', "null"])
@@ -252,3 +306,69 @@ def test_flock_is_used_where_it_really_excludes(tmp_path, line, kind):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"21 1 0:20 / / rw {line}\n")
     assert choose_lock(tmp_path, "n", mounts) == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        *((kind, False) for kind in ("ext4", "xfs", "tmpfs", "overlay")),
+        *((kind, True) for kind in ("nfs4", "lustre", "gpfs", "fuse.sshfs", "newfs")),
+    ],
+)
+def test_a_file_system_that_others_may_see_is_looked_at_less_often(tmp_path, kind, shared):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"21 1 0:20 / / rw - {kind} dev rw\n")
+    assert is_shared(tmp_path, mounts) is shared
+
+
+def test_on_a_shared_file_system_one_look_serves_for_a_second(tmp_path):
+    now_s = [0.0]
+    files = CountingFiles()
+    worker = FileMailbox(tmp_path, clock=lambda: now_s[0], files=files, shared=True)
+    agent = FileMailbox(tmp_path)
+    agent.put(request(1))
+    assert (worker.waiting(), worker.closed()) == (1, False)
+    files.seen.clear()
+    agent.close()
+    agent.put(request(2))
+    assert worker.waiting() == 1
+    assert [c.request for c in worker.claim("w", CPU, 9)] == [request(1)]
+    assert not worker.closed()
+    assert "names" not in files.seen
+    now_s[0] += 5.1
+    assert worker.waiting() == 1
+    assert worker.closed()
+
+
+def test_long_queues_are_not_listed_for_every_claim(tmp_path):
+    ticks = itertools.count()
+    files = CountingFiles()
+    FileMailbox(tmp_path).put_many([request(i) for i in range(SHORT + 100)])
+    one = FileMailbox(tmp_path, files=files, clock=lambda: float(next(ticks)))
+    other = FileMailbox(tmp_path)
+    files.seen.clear()
+    claims = [*one.claim("one", CPU, 3)]
+    other.claim("other", CPU, 50)
+    # What others took meanwhile is passed over, in order, without a look at each.
+    claims += [c for _ in range(4) for c in one.claim("one", CPU, 2)]
+    assert [c.request for c in claims] == [request(i) for i in (0, 1, 2, *range(53, 61))]
+    assert files.seen["names"] == 1
+    assert files.seen["exists"] < 30
+    other.claim("other", CPU, SHORT)
+    assert len(one.claim("one", CPU, 100)) == 39
+    assert one.claim("one", CPU) == ()
+
+
+class CountingFiles(Files):
+    """Counts what is looked at."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def names(self, folder: Path) -> list[str]:
+        self.seen["names"] += 1
+        return super().names(folder)
+
+    def exists(self, path: Path) -> bool:
+        self.seen["exists"] += 1
+        return super().exists(path)

@@ -1,0 +1,114 @@
+"""The waiting requests' names as last listed, oldest first, listed again as often as it pays.
+
+A listing of a hundred thousand names takes a tenth of a second, so it may serve many claims:
+a name in it that another worker took costs one failed rename, one that came later waits for
+the next listing. Short queues are listed for every claim. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+SHORT = 500
+"""A queue of so many names at most is listed whenever somebody looks."""
+_REST = 20
+"""A long listing is not repeated before so many times its duration: 5 % of a worker's time."""
+
+
+class Line:
+    """What is known of one mailbox's new/.
+
+    `read` lists it, sorted; `there` says whether one name still is. With `reuse_s` even short
+    listings serve for so long: a client of a shared file system sees nothing newer anyway.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], list[str]],
+        there: Callable[[str], bool],
+        clock: Callable[[], float],
+        reuse_s: float = 0.0,
+    ) -> None:
+        self._read, self._there, self._clock, self._reuse_s = read, there, clock, reuse_s
+        self._lock = threading.Lock()
+        self._until_s: float | None = None
+        self._names: dict[str, list[str]] = {}
+        self._heads: dict[str, int] = {}
+        self._foreign: list[str] = []
+
+    def look(self) -> None:
+        """List again, where the last listing has served its time."""
+        with self._lock:
+            began_s = self._clock()
+            if self._until_s is not None and began_s < self._until_s:
+                return
+            self._sort(self._read())
+            ended_s = self._clock()
+            rest_s = _REST * (ended_s - began_s) if self._count() > SHORT else 0.0
+            self._until_s = ended_s + max(rest_s, self._reuse_s)
+
+    def forget(self) -> None:
+        """This process has changed the queue: the next look lists."""
+        with self._lock:
+            self._until_s = None
+
+    def waiting(self) -> int:
+        """Names that nobody is known to have taken."""
+        with self._lock:
+            return self._count()
+
+    def foreign(self) -> list[str]:
+        """Names that are no tickets, each told once."""
+        with self._lock:
+            found, self._foreign = self._foreign, []
+            return found
+
+    def first(self, devices: Collection[str]) -> str | None:
+        """The oldest name for one of the devices, told once; None when there is none."""
+        with self._lock:
+            heads = [(n, d) for d in devices if (n := self._head(d)) is not None]
+            if not heads:
+                return None
+            name, device = min(heads)
+            self._heads[device] += 1
+            return name
+
+    def skip_taken(self, device: str) -> None:
+        """Others were faster, and they take the oldest too: go on where names still are.
+
+        Looks ahead in doubling steps, then halves: a queue whose first thousand names are gone
+        costs twenty looks. What lies before and still is will be in the next listing.
+        """
+        with self._lock:
+            names, gone = self._names.get(device, []), self._heads.get(device, 0) - 1
+            step, here = 1, gone + 1
+            while here < len(names) and not self._there(names[here]):
+                gone, step = here, step * 2
+                here += step
+            here = min(here, len(names))
+            while here - gone > 1:
+                middle = (gone + here) // 2
+                if self._there(names[middle]):
+                    here = middle
+                else:
+                    gone = middle
+            self._heads[device] = here
+
+    def _sort(self, names: list[str]) -> None:
+        self._names, self._heads, self._foreign = {}, {}, []
+        for name in names:
+            parts = name.split(".", 2)
+            if len(parts) == 3 and len(parts[0]) == 20 and parts[0].isdigit():
+                self._names.setdefault(parts[1], []).append(name)
+            else:
+                self._foreign.append(name)
+        self._heads = dict.fromkeys(self._names, 0)
+
+    def _head(self, device: str) -> str | None:
+        names, head = self._names.get(device, []), self._heads.get(device, 0)
+        return names[head] if head < len(names) else None
+
+    def _count(self) -> int:
+        listed = sum(map(len, self._names.values())) + len(self._foreign)
+        return listed - sum(self._heads.values())
