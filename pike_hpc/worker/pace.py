@@ -10,7 +10,12 @@ _REMEMBERED = 200
 
 
 class Backoff:
-    """Pauses that double from `first_s` to `last_s`, each drawn from 50 to 150 % of its length."""
+    """Pauses that double from `first_s` to `last_s`, drawn from 50 to 150 % of their length.
+
+    The longest, which repeats, varies by 5 % only: its mean is what a file server bears and its
+    maximum what a request waits, so it can't be far from either. What came before has spread the
+    workers already.
+    """
 
     def __init__(self, first_s: float, last_s: float, rng: random.Random) -> None:
         self._first_s, self._last_s, self._rng = first_s, last_s, rng
@@ -19,7 +24,8 @@ class Backoff:
     def pause_s(self) -> float:
         """The next pause."""
         now_s, self._next_s = self._next_s, min(self._last_s, self._next_s * 2)
-        return now_s * self._rng.uniform(0.5, 1.5)
+        spread = 0.5 if now_s < self._last_s else 0.05
+        return now_s * self._rng.uniform(1 - spread, 1 + spread)
 
     def reset(self) -> None:
         """Start over with the shortest."""
