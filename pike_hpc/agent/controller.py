@@ -124,12 +124,6 @@ class Controller:
         """Model queries whose answer is not here yet."""
         return len(self._asking)
 
-    @property
-    def slowest_answer_s(self) -> float:
-        """The longest that a model took to answer so far; 0 before the first answer."""
-        answers = (query.answer for query in self.view.queries.values())
-        return max((a.latency_s for a in answers if a is not None), default=0.0)
-
     def collect(self) -> bool:
         """Journal what has arrived: verdicts and answers. True if anything did.
 
@@ -148,18 +142,17 @@ class Controller:
             self._settle(query_id, self._asking.pop(query_id))
         return arrived
 
-    def advance(self, room: int, *, may_ask: bool = True) -> bool:
+    def advance(self, room: int) -> bool:
         """Take the decisions that are ready, with at most `room` new evaluations.
 
-        A rule that declines takes no room. Without `may_ask` no model is asked. Of what
-        is to be timed again it asks for one a call, so that the caller can give other tasks their
-        turn. True if anything was done.
+        A rule that declines takes no room. Of what is to be timed again it asks for one a call,
+        so that the caller can give other tasks their turn. True if anything was done.
         """
         if self.finished or self.error is not None:
             return False
-        return self._retime(room) if self.search_ended else self._search(room, may_ask)
+        return self._retime(room) if self.search_ended else self._search(room)
 
-    def _search(self, room: int, may_ask: bool) -> bool:
+    def _search(self, room: int) -> bool:
         """What the strategy wants next."""
         stop = why_no_device_time(self.view, self.setup.limits)
         if stop is not None:
@@ -178,7 +171,7 @@ class Controller:
                     room -= self._request_waiting(room)
                     acted = True
                 case AskModel():
-                    acted |= may_ask and self._ask(action)
+                    acted |= self._ask(action)
                 case Finish(reason=reason):
                     if not self.in_flight and not self.asking:
                         self.end_search(reason)
@@ -202,17 +195,12 @@ class Controller:
             self._mailbox.discard(left)
 
     def pause(self, reason: str, exit_code: int) -> None:
-        """Leave a note of why this controller stops before the end, if it did anything."""
-        if exit_code or not self._journal.idle:
-            self._write(Paused(reason=reason, exit_code=exit_code))
+        """Leave a note of why this controller stops before the end."""
+        self._write(Paused(reason=reason, exit_code=exit_code))
 
     def close(self) -> None:
-        """Give the task's lock back.
-
-        Without a trace where nothing happened: who looks in every few minutes would fill the
-        folder with segments.
-        """
-        self._journal.close(keep_idle=False)
+        """Give the task's lock back."""
+        self._journal.close()
 
     def _recover(self) -> None:
         if self.view.task is None:
@@ -224,14 +212,15 @@ class Controller:
         if self.finished:
             self._taken_back |= {*self.view.unjudged, *self.view.retiming}
             return
+        waited_for: list[EvalRequest] = []
         if self.search_ended:
             self._take_back()
         else:
-            for candidate_id in self.view.unjudged.values():
-                self._mailbox.put(self._request_for(candidate_id))
+            waited_for += [self._request_for(i) for i in self.view.unjudged.values()]
         for candidate_id in self.view.retiming.values():
             retime = self.view.retimes_asked[candidate_id]
-            self._mailbox.put(self._request_for(candidate_id, retime))
+            waited_for.append(self._request_for(candidate_id, retime))
+        self._mailbox.put_many(waited_for)
 
     @property
     def _awaited(self) -> tuple[str, ...]:
@@ -251,15 +240,15 @@ class Controller:
 
     def _request_waiting(self, room: int) -> int:
         """Put proposed but unjudged candidates into the mailbox; how many."""
-        put = 0
+        requests: list[EvalRequest] = []
         for candidate_id in self.view.unrequested:
-            if put >= room or not may_evaluate(self.view, self.setup.limits):
+            if len(requests) >= room or not may_evaluate(self.view, self.setup.limits):
                 break
             request = self._request_for(candidate_id)
             self._write(Requested(request_id=request.request_id, candidate_id=candidate_id))
-            self._mailbox.put(request)
-            put += 1
-        return put
+            requests.append(request)
+        self._mailbox.put_many(requests)
+        return len(requests)
 
     def _retime(self, room: int) -> bool:
         """Have one of those that lead judged again; once none is left, finish."""
