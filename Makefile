@@ -56,12 +56,13 @@ BENCH := .venv/bin/python tests/bench
 OUT ?= docs
 GPUS ?= 1
 
-bench: setup-dev ## Measure the judge here, figures to OUT=docs: [GPUS=]
+bench: setup-dev ## Measure judge and mailbox here, figures to OUT=docs: [GPUS=]
 	@$(BENCH)/intervals.py --processes 2 --out "$(OUT)"
 	@$(BENCH)/null_constant.py --out "$(OUT)"
 	@$(BENCH)/memory.py --seconds 480 --out "$(OUT)"
 	@$(BENCH)/throughput.py --gpus $(GPUS) --out "$(OUT)"
 	@$(BENCH)/agreement.py --out "$(OUT)"
+	@$(BENCH)/mailbox.py --out "$(OUT)"
 
 soak: setup-dev ## 1,000 evaluations on the CPU, hostile ones and killed judges among them
 	@$(BENCH)/memory.py --device cpu --evaluations 1000 --kinds torch,broken --hostile \

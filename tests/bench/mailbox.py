@@ -1,0 +1,349 @@
+"""The mailbox on a disk: nothing lost, nothing twice, and how fast beside the disk's own rate.
+
+    python tests/bench/mailbox.py [--messages N] [--processes N] [--folder DIR] [--out DIR]
+
+Each part once with one request a file and once with 16. All processes put their share, then all
+claim, mark and commit until the queue is empty, then all read and discard the results of what
+they put. The disk's own rate is that of as many processes that write a file of the same size
+in one folder, fsync it and rename it into another; it is taken before, between and after the
+phases, since it varies from minute to minute on a machine that others use too. Exit status 1
+where a message was lost or committed twice.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import stamp
+
+from pike_hpc.machine import MOUNT_TABLE, mount_of, mount_table
+from pike_hpc.mailbox import FileMailbox
+from pike_hpc.mailbox.envelope import seal
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
+from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
+
+MODULES = (
+    "mailbox/batch.py",
+    "mailbox/commit.py",
+    "mailbox/disk.py",
+    "mailbox/envelope.py",
+    "mailbox/file_mailbox.py",
+    "mailbox/files.py",
+    "mailbox/janitor.py",
+    "mailbox/layout.py",
+    "mailbox/line.py",
+    "mailbox/store.py",
+    "worker/options.py",
+    "worker/pace.py",
+)
+FORK = multiprocessing.get_context("fork")
+CPU = frozenset({"cpu"})
+TASK = Task(suite="bench", id="1", name="one", source="# the reference\n" * 100)
+BODY = "    x = torch.relu(x)  # a line of a candidate\n" * 60
+IN_MEMORY = {"tmpfs", "ramfs"}
+OWN_RATE_S = 3.0
+LATENCY_ROUNDS = 60
+IDLE_S = 60.0
+VERDICTS_TRACED = 100
+CALLS = "%file,fsync,fdatasync"
+"""What strace counts: whatever takes a path, and what waits for the disk."""
+
+
+def request(number):
+    """One of the messages."""
+    return EvalRequest(
+        task=TASK, candidate_source=f"# {number}\n{BODY}", device_kind="cpu", image_digest="i"
+    )
+
+
+def verdict(of):
+    """Its result, smaller than what a worker says of a candidate that failed."""
+    return EvalResult(key=of.key, status=EvalStatus.TIMEOUT, message="x" * 500)
+
+
+def own_rate(folder, processes):
+    """Files a second that these processes write, fsync and rename, by the disk alone."""
+    data, barrier, told = seal(request(0)), FORK.Barrier(processes), FORK.Queue()
+
+    def write(number):
+        barrier.wait()
+        count, end = 0, time.monotonic() + OWN_RATE_S
+        while time.monotonic() < end:
+            name = folder / "tmp" / f"{number}-{count}"
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            os.write(fd, data)
+            os.fsync(fd)
+            os.close(fd)
+            name.rename(folder / "new" / f"{number}-{count}")
+            count += 1
+        told.put(count)
+
+    for name in ("tmp", "new"):
+        (folder / name).mkdir(parents=True)
+    together(processes, write)
+    total = sum(told.get() for _ in range(processes))
+    shutil.rmtree(folder)
+    return total / OWN_RATE_S
+
+
+def together(processes, work):
+    """Run work(number) in so many processes; raises where one failed."""
+    started = [FORK.Process(target=work, args=(n,)) for n in range(processes)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    if any(process.exitcode for process in started):
+        raise SystemExit("a process of the benchmark failed")
+
+
+def through(root, messages, processes, each):
+    """All messages through one mailbox, `each` a file. Returns the document of this part."""
+    mailbox = FileMailbox(root)
+    committed, missing = FORK.Queue(), FORK.Queue()
+
+    def mine(number):
+        return range(number, messages, processes)
+
+    def put(number):
+        box, numbers = FileMailbox(root), iter(mine(number))
+        while batch := list(itertools.islice(numbers, each)):
+            assert all(box.put_many([request(i) for i in batch]))
+
+    def work(number):
+        box, done = FileMailbox(root), []
+        while claims := box.claim(f"w{number}", CPU, each):
+            for claim in claims:
+                assert box.judging(claim)
+            pairs = [(claim, verdict(claim.request)) for claim in claims]
+            for (_, result), won in zip(pairs, box.commit_many(pairs), strict=True):
+                if won:
+                    done.append(result)
+        done = [result.request_id for result in done]
+        committed.put(done)
+
+    def collect(number):
+        box, numbers, lost = FileMailbox(root), iter(mine(number)), 0
+        while batch := [request(i) for i in itertools.islice(numbers, 500)]:
+            found = box.results([one.request_id for one in batch])
+            lost += len(batch) - len(found)
+            box.discard(found)
+        missing.put(lost)
+
+    def disk():
+        return own_rate(root.with_name("own"), processes)
+
+    rates = [disk()]
+    put_s = timed(lambda: together(processes, put))
+    rates.append(disk())
+    counts_s = [timed(lambda: assert_waiting(mailbox, messages)) for _ in range(5)]
+    # A worker's list may be longer than a pipe holds: it is read while it runs.
+    won = Counter()
+    reader = threading.Thread(target=lambda: won.update(drained(committed, processes)))
+    reader.start()
+    work_s = timed(lambda: together(processes, work))
+    reader.join()
+    rates.append(disk())
+    collect_s = timed(lambda: together(processes, collect))
+    lost = sum(missing.get() for _ in range(processes))
+    left = mailbox.counts()
+    shutil.rmtree(root)
+    rates.append(disk())
+    whole_s = put_s + work_s + collect_s
+    return {
+        "messages": messages,
+        "requests_per_file": each,
+        "lost": lost + messages - len(won),
+        "committed_twice": sum(count - 1 for count in won.values()),
+        "left_over": left.new + left.claimed + left.done + left.dead,
+        "put_per_s": round(messages / put_s, 1),
+        "judged_per_s": round(messages / work_s, 1),
+        "collected_per_s": round(messages / collect_s, 1),
+        "whole_life_per_s": round(messages / whole_s, 1),
+        "disk_files_per_s": [round(rate, 1) for rate in rates],
+        "judged_over_disk": round(messages / work_s / statistics.mean(rates), 3),
+        "whole_life_over_disk": round(messages / whole_s / statistics.mean(rates), 3),
+        "counts_s": {
+            "waiting": messages,
+            "median": round(statistics.median(counts_s), 4),
+            "max": round(max(counts_s), 4),
+        },
+    }
+
+
+def assert_waiting(mailbox, messages):
+    """What `pike-hpc status` asks of a mailbox."""
+    assert mailbox.counts().new == messages
+
+
+def drained(told, processes):
+    """Every id that a worker was told it had committed."""
+    for _ in range(processes):
+        yield from told.get()
+
+
+def timed(call):
+    """Seconds that a call took."""
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+class NotingJudge:
+    """Notes when it was given a request."""
+
+    device_kind = "cpu"
+
+    def __init__(self, told):
+        self._told, self._inner = told, SimulatedJudge("cpu")
+
+    def evaluate(self, request, on_phase):
+        """A simulated verdict."""
+        self._told.put((request.request_id, time.monotonic()))
+        return self._inner.evaluate(request, on_phase)
+
+    def kill(self):
+        """Nothing runs."""
+
+    def close(self):
+        """Nothing runs."""
+
+
+def latency(root, rounds=LATENCY_ROUNDS, seed=1):
+    """Seconds from the begin of `put` until an idle worker's judge has the request."""
+    mailbox, told, rng, waits = FileMailbox(root), FORK.Queue(), random.Random(seed), []
+    options = WorkerOptions(worker_id="idle", max_idle_s=None, expected_s=0.0)
+    worker = FORK.Process(
+        target=lambda: run_worker(FileMailbox(root), [NotingJudge(told)], options)
+    )
+    worker.start()
+    for number in range(rounds):
+        time.sleep(rng.uniform(0.3, 0.8))
+        began = time.monotonic()
+        mailbox.put(request(number))
+        waits.append(told.get(timeout=60)[1] - began)
+    mailbox.close()
+    worker.join()
+    shutil.rmtree(root)
+    waits.sort()
+    return {
+        "requests": rounds,
+        "median_ms": round(1e3 * statistics.median(waits), 1),
+        "p95_ms": round(1e3 * waits[int(0.95 * rounds)], 1),
+        "max_ms": round(1e3 * waits[-1], 1),
+    }
+
+
+def traced(root, part, *arguments):
+    """Calls by name that one part of this script makes below `root`, after its warm-up."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        argv = ["strace", "-f", "-y", "-o", log.name, "-e", f"trace={CALLS}"]
+        argv += [sys.executable, __file__, "--part", part, "--folder", str(root)]
+        subprocess.run([*argv, *arguments], check=True)
+        lines = log.read().partition(f"{root}/begin")[2].partition(f"{root}/end")[0]
+    calls = Counter()
+    for line in lines.splitlines():
+        words = line.split(None, 1)
+        # fstat of an open file asks nobody: its attributes came with the open.
+        if len(words) == 2 and str(root) in words[1] and "AT_EMPTY_PATH" not in words[1]:
+            calls[words[1].partition("(")[0] + (" new" if f'{root}/new"' in line else "")] += 1
+    shutil.rmtree(root)
+    return calls
+
+
+def part_verdicts(root):
+    """The whole life of some requests, one a file; agent and worker in one process."""
+    mailbox = FileMailbox(root)
+    for number in range(VERDICTS_TRACED + 1):
+        if number == 1:
+            (root / "begin").exists()
+        one = request(number)
+        assert mailbox.put(one)
+        (claim,) = mailbox.claim("w", CPU)
+        assert mailbox.judging(claim)
+        assert mailbox.commit(claim, verdict(one))
+        assert mailbox.results([one.request_id])
+        mailbox.discard([one.request_id])
+    (root / "end").exists()
+
+
+def part_idle(root):
+    """An idle worker that takes the file system for a shared one."""
+    mailbox, stop = FileMailbox(root, shared=True), Stop()
+    options = WorkerOptions(worker_id="idle", max_idle_s=None).on_shared_disk()
+
+    def watch():
+        time.sleep(15.0)  # until its pauses are the longest
+        (root / "begin").exists()
+        time.sleep(IDLE_S)
+        (root / "end").exists()
+        stop.request("enough")
+
+    threading.Thread(target=watch).start()
+    run_worker(mailbox, [SimulatedJudge("cpu")], options, stop=stop)
+
+
+PARTS = {"verdicts": part_verdicts, "idle": part_idle}
+
+
+def metadata(folder):
+    """What a file server would bear. None where strace is not installed."""
+    if shutil.which("strace") is None:
+        return None
+    verdicts = traced(folder / "verdicts", "verdicts")
+    idle = traced(folder / "idle", "idle")
+    per_verdict = {name: round(n / VERDICTS_TRACED, 2) for name, n in verdicts.most_common()}
+    return {
+        "counted_by": f"strace -e trace={CALLS}",
+        "per_verdict": round(sum(verdicts.values()) / VERDICTS_TRACED, 2),
+        "per_verdict_by_call": per_verdict,
+        "idle_polls_per_s": round(idle["openat new"] / IDLE_S, 3),
+        "idle_calls_per_minute": round(sum(idle.values()) * 60 / IDLE_S, 1),
+    }
+
+
+def main():
+    """Run it."""
+    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    words.add_argument("--messages", type=int, default=100_000, help="through the mailbox (100000)")
+    words.add_argument("--processes", type=int, default=16, help="workers (16)")
+    words.add_argument("--folder", type=Path, help="on the disk to be measured (the temporary one)")
+    words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
+    words.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    asked = words.parse_args()
+    if asked.part:
+        PARTS[asked.part](asked.folder)
+        return
+    place = (asked.folder or Path(tempfile.gettempdir())).resolve()
+    kind = mount_of(place, mount_table(MOUNT_TABLE)).kind
+    if kind in IN_MEMORY:
+        words.error(f"{place} is on {kind}, which has no fsync: give --folder on a disk")
+    with tempfile.TemporaryDirectory(prefix="bench-mailbox-", dir=place) as scratch:
+        folder = Path(scratch)
+        parts = [through(folder / "box", asked.messages, asked.processes, each) for each in (1, 16)]
+        document = {
+            **stamp.stamp("mailbox", MODULES),
+            "file_system": kind,
+            "processes": asked.processes,
+            "single": parts[0],
+            "batched": parts[1],
+            "request_to_judge": latency(folder / "box"),
+            "metadata": metadata(folder),
+        }
+    stamp.write(document, asked.out)
+    sys.exit(any(part["lost"] or part["committed_twice"] for part in parts))
+
+
+if __name__ == "__main__":
+    main()
