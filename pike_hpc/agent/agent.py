@@ -38,7 +38,7 @@ class AgentOptions:
     sitting_s: float = 0.0
     """Seconds after which this agent returns with the search unfinished; 0 = no limit."""
     once: bool = False
-    """Do what is ready, wait for open model calls (up to sitting_s), and return."""
+    """Do what is ready, wait for open model calls (at most until sitting_s), and return."""
 
     @property
     def lanes(self) -> int:
@@ -83,15 +83,18 @@ def run_agent(
         if not active:
             return _end(controllers, left)
         elapsed = clock() - start
-        if stopping() or (options.sitting_s and elapsed >= options.sitting_s):
-            _hear_out(active, clock, sleep)
+        over = bool(options.sitting_s) and elapsed >= options.sitting_s
+        if stopping() or over:
+            if not (over and options.once):  # there the time given is what calls get
+                _hear_out(active, clock, sleep)
             return _leave(active, "stopped; the same command continues", left)
         wall = _wall(controllers, active, options, elapsed)
         # All collect before any advances: else whoever hears first takes its own room again.
         busy = any([_collect(c, left) for c in active])
         if wall.closing:
             busy |= _end_searches(active, left)
-        busy |= _advance(active, options, wall, left, busy=busy)
+        may_ask = _answer_fits(controllers, options, elapsed)
+        busy |= _advance(active, options, wall, left, busy=busy, may_ask=may_ask)
         if options.once and not busy and not any(c.asking for c in active):
             return _leave(active, "one tick done", left)
         pause_s = _IDLE_S[0] if busy else min(pause_s * 1.5, _IDLE_S[1])
@@ -131,6 +134,7 @@ def _advance(
     left: dict[Controller, PikeError],
     *,
     busy: bool,
+    may_ask: bool,
 ) -> bool:
     """Give each task its turn at the room that there is. True if anything was done."""
     acted = False
@@ -142,10 +146,24 @@ def _advance(
                 acted |= _finish_at_wall(controller, wall.left_s)
             else:
                 room = max(options.in_flight - sum(c.in_flight for c in active), 0)
-                acted |= controller.advance(room)
+                acted |= controller.advance(room, may_ask=may_ask)
         except PikeError as error:
             _give_up(controller, error, left)
     return acted
+
+
+def _answer_fits(
+    controllers: Sequence[Controller], options: AgentOptions, elapsed_s: float
+) -> bool:
+    """Whether a question asked now is likely answered before this sitting is over.
+
+    In its first half always: otherwise a slow model would never be asked. An answer that comes
+    too late is lost, and paid.
+    """
+    if not options.sitting_s or elapsed_s <= options.sitting_s / 2:
+        return True
+    slowest_s = max((c.slowest_answer_s for c in controllers), default=0.0)
+    return 0.0 < slowest_s <= options.sitting_s - elapsed_s
 
 
 _LAST = 2

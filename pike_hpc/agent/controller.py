@@ -124,6 +124,12 @@ class Controller:
         """Model queries whose answer is not here yet."""
         return len(self._asking)
 
+    @property
+    def slowest_answer_s(self) -> float:
+        """The longest that a model took to answer so far; 0 before the first answer."""
+        answers = (query.answer for query in self.view.queries.values())
+        return max((a.latency_s for a in answers if a is not None), default=0.0)
+
     def collect(self) -> bool:
         """Journal what has arrived: verdicts and answers. True if anything did.
 
@@ -142,17 +148,18 @@ class Controller:
             self._settle(query_id, self._asking.pop(query_id))
         return arrived
 
-    def advance(self, room: int) -> bool:
+    def advance(self, room: int, *, may_ask: bool = True) -> bool:
         """Take the decisions that are ready, with at most `room` new evaluations.
 
-        A rule that declines takes no room. Of what is to be timed again it asks for one a call,
-        so that the caller can give other tasks their turn. True if anything was done.
+        A rule that declines takes no room. Without `may_ask` no model is asked. Of what
+        is to be timed again it asks for one a call, so that the caller can give other tasks their
+        turn. True if anything was done.
         """
         if self.finished or self.error is not None:
             return False
-        return self._retime(room) if self.search_ended else self._search(room)
+        return self._retime(room) if self.search_ended else self._search(room, may_ask)
 
-    def _search(self, room: int) -> bool:
+    def _search(self, room: int, may_ask: bool) -> bool:
         """What the strategy wants next."""
         stop = why_no_device_time(self.view, self.setup.limits)
         if stop is not None:
@@ -171,7 +178,7 @@ class Controller:
                     room -= self._request_waiting(room)
                     acted = True
                 case AskModel():
-                    acted |= self._ask(action)
+                    acted |= may_ask and self._ask(action)
                 case Finish(reason=reason):
                     if not self.in_flight and not self.asking:
                         self.end_search(reason)
@@ -195,12 +202,17 @@ class Controller:
             self._mailbox.discard(left)
 
     def pause(self, reason: str, exit_code: int) -> None:
-        """Leave a note of why this controller stops before the end."""
-        self._write(Paused(reason=reason, exit_code=exit_code))
+        """Leave a note of why this controller stops before the end, if it did anything."""
+        if exit_code or not self._journal.idle:
+            self._write(Paused(reason=reason, exit_code=exit_code))
 
     def close(self) -> None:
-        """Give the task's lock back."""
-        self._journal.close()
+        """Give the task's lock back.
+
+        Without a trace where nothing happened: who looks in every few minutes would fill the
+        folder with segments.
+        """
+        self._journal.close(keep_idle=False)
 
     def _recover(self) -> None:
         if self.view.task is None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import logging
 import logging.handlers
+import math
 import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pike_hpc.agent import AgentOptions, Controller, active_seconds, run_agent
-from pike_hpc.archive import rebuild
+from pike_hpc.agent import AgentOptions, Controller, Models, active_seconds, run_agent
+from pike_hpc.archive import is_current, rebuild
 from pike_hpc.cli.lanes import lanes_each, open_judges
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
@@ -21,7 +22,7 @@ from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import env
 from pike_hpc.evaluate.device import detect
 from pike_hpc.launch import expected_lanes
-from pike_hpc.records import UsageError
+from pike_hpc.records import Task, TryAgainLater, UsageError
 from pike_hpc.worker import (
     CassetteJudge,
     Judge,
@@ -31,6 +32,9 @@ from pike_hpc.worker import (
     stop_on_signals,
 )
 
+_ONCE_IN_FLIGHT = 1000
+"""Evaluations that an agent which only looks in now and then leaves for the workers, each time."""
+
 _LOG_BYTES = 4_000_000
 _LOG_FILES = 2
 
@@ -39,8 +43,19 @@ def add_agent(parser: argparse.ArgumentParser) -> None:
     """Options of the agent."""
     parser.add_argument("run_dir", metavar="RUN", type=Path)
     parser.add_argument("--tasks", default="all", metavar="RANGE", help="default all")
-    parser.add_argument("--once", action="store_true", help="do what is ready, then return")
-    parser.add_argument("--max-seconds", type=float, default=0.0, help="return after this long")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="do what is ready, wait for open model calls, and return; tasks that another agent "
+        "drives are left to it",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        type=_seconds,
+        default=0.0,
+        metavar="N",
+        help="return after so long; with --once no model call is waited for any longer",
+    )
     add_tape(parser)
     parser.set_defaults(run=agent)
 
@@ -62,15 +77,8 @@ def agent(options: argparse.Namespace) -> int:
     models = make_models(run.resolved, tape)
     try:
         tasks = run.chosen(options.tasks)
-        used_s = active_seconds(run.events(task) for task in run.tasks)
-        wall_s = run.resolved.workflow.budget.wall_minutes * 60
-        controllers += [make_controller(run, task, me, models, run.mailbox) for task in tasks]
-        bounds = AgentOptions(
-            in_flight=2 * (_lanes(run) if tape == Tape() else run.resolved.workflow.workers.count),
-            wall_s=max(wall_s - used_s, 0.001) if wall_s else 0.0,
-            sitting_s=options.max_seconds,
-            once=options.once,
-        )
+        bounds = _bounds(run, options, tape)
+        held = _take_over(run, tasks, me, models, controllers, share=options.once)
         with stop_on_signals() as stop:
             outcome = run_agent(
                 controllers,
@@ -84,12 +92,76 @@ def agent(options: argparse.Namespace) -> int:
             controller.close()
         if models is not None:
             models.close()
-    if run.finished():
+    if all(controller.finished for controller in controllers) and run.finished():
         run.mailbox.close()
-        rebuild(run.dir)
+        if not ((run.dir / "archive.h5").exists() and is_current(run.dir)):
+            rebuild(run.dir)
     if outcome.exit_code:
         print(f"pike-hpc: {outcome.reason}", file=sys.stderr)
+    elif options.once:
+        print(f"pike-hpc: {_one_tick(controllers, held)}", file=sys.stderr)
     return outcome.exit_code
+
+
+def _bounds(run: Run, options: argparse.Namespace, tape: Tape) -> AgentOptions:
+    wall_s = run.resolved.workflow.budget.wall_minutes * 60
+    used_s = active_seconds(run.events(task) for task in run.tasks) if wall_s else 0.0
+    lanes = _lanes(run) if tape == Tape() else run.resolved.workflow.workers.count
+    return AgentOptions(
+        in_flight=_ONCE_IN_FLIGHT if options.once and not wall_s else 2 * lanes,
+        wall_s=max(wall_s - used_s, 0.001) if wall_s else 0.0,
+        sitting_s=options.max_seconds,
+        once=options.once,
+    )
+
+
+def _take_over(
+    run: Run,
+    tasks: Sequence[Task],
+    me: str,
+    models: Models | None,
+    controllers: list[Controller],
+    *,
+    share: bool,
+) -> int:
+    """Add the controllers of `tasks`. How many tasks were left to others who drive them (`share`).
+
+    Raises TryAgainLater where another holds a task and it isn't to be shared, or holds them all.
+    """
+    mailbox = run.mailbox
+    held: list[TryAgainLater] = []
+    for task in tasks:
+        try:
+            controllers.append(make_controller(run, task, me, models, mailbox))
+        except TryAgainLater as error:
+            held.append(error)
+            if not share:
+                raise
+    if held and not controllers:
+        raise held[0]
+    return len(held)
+
+
+def _one_tick(controllers: Sequence[Controller], held: int) -> str:
+    """What a person reads in the log of whatever runs it now and then."""
+    over = sum(controller.finished for controller in controllers)
+    said = [
+        f"{over} of {len(controllers)} tasks finished",
+        f"{sum(controller.in_flight for controller in controllers)} evaluations asked for",
+        f"{held} tasks driven by another agent" if held else "",
+    ]
+    next_ = "" if over == len(controllers) and not held else "; the same command goes on"
+    return "one tick: " + ", ".join(filter(None, said)) + next_
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; valid: seconds, 0 for no limit")
+    return seconds
 
 
 def worker(options: argparse.Namespace) -> int:

@@ -30,7 +30,6 @@ from pike_hpc.launch import (
     slurm_parameters,
 )
 from pike_hpc.records import PikeError, Task, TryAgainLater, UsageError
-from pike_hpc.sandbox import LATER
 from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, max_array_size
 from pike_hpc.worker import CassetteJudge
 
@@ -74,12 +73,7 @@ def submit(options: argparse.Namespace) -> int:
     resolved, device = _with_device(resolved, tape)
     check_keys(resolved, tape)
     folder = options.run_dir or resolved.run_dir
-    later = _not_built(resolved)
-    if later is not None and not options.dry_run:
-        raise later
     if options.dry_run:
-        if later is not None:
-            print(f"# {later.what}: submit would refuse")
         return _print_plan(resolved, folder.absolute(), tasks)
     if device is not None and not (folder / "run.yaml").exists():
         require_torch()  # no folder is made for a run that could not judge
@@ -132,19 +126,6 @@ def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | Non
     evaluate = dataclasses.replace(resolved.workflow.evaluate, devices=(kind,))
     workflow = dataclasses.replace(resolved.workflow, evaluate=evaluate)
     return dataclasses.replace(resolved, workflow=workflow), device
-
-
-def _not_built(resolved: Resolved) -> UsageError | None:
-    """Why no worker of this site could judge in this version, if that is so."""
-    engine = resolved.site.container.engine
-    if engine not in LATER:
-        return None
-    return UsageError(
-        f"container engine {engine} is not built yet, so no worker of this site could judge",
-        where=resolved.sources.get("container.engine", "container.engine"),
-        valid="auto, apptainer, bubblewrap, unshare, none",
-        fix="submit with --set container.engine=unshare, where the site allows user namespaces",
-    )
 
 
 def _open_or_create(folder: Path, resolved: Resolved, tasks: tuple[Task, ...]) -> Run:

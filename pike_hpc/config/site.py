@@ -18,6 +18,9 @@ from pike_hpc.config.workflow import Name
 from pike_hpc.config.yaml_source import MapNode, read_file
 from pike_hpc.records import UsageError, did_you_mean
 
+WITH_IMAGE = ("apptainer", "podman-hpc", "docker", "podman")
+"""Engines that run an image."""
+
 Positive = Annotated[int, AtLeast(1)]
 
 
@@ -45,7 +48,7 @@ class ContainerSpec:
     """What separates candidates from the rest."""
 
     engine: Literal[
-        "auto", "apptainer", "podman-hpc", "docker", "bubblewrap", "unshare", "none"
+        "auto", "apptainer", "podman-hpc", "docker", "podman", "bubblewrap", "unshare", "none"
     ] = "auto"
     """auto: the strongest that really works on the worker's machine."""
     image: str | None = None
@@ -163,7 +166,7 @@ def read_site(node: MapNode, sources: dict[str, str]) -> Site:
     own: dict[str, str] = {}
     site = read(Site, node, own)
     engine = site.container.engine
-    if engine in ("apptainer", "podman-hpc", "docker") and site.container.image is None:
+    if engine in WITH_IMAGE and site.container.image is None:
         raise UsageError(
             f"container.image is required with engine {engine}", where=own["container.engine"]
         )

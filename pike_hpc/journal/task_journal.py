@@ -36,6 +36,7 @@ class TaskJournal:
         history: History, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._name, self._path, self._fd = name, path, fd
+        self._run_dir = path.parent.parent
         self._lock, self._disk, self._clock = lock, disk, clock
         self._events = list(history.events)
         self._torn = dict(history.torn)
@@ -135,14 +136,24 @@ class TaskJournal:
                 raise explain(error, self._path, "make the journal durable") from None
             self._synced, self._synced_events = self._size, len(self._events)
 
-    def close(self) -> None:
-        """Sync, close and let the next controller in; a second call does nothing."""
+    @property
+    def idle(self) -> bool:
+        """Whether this controller has said nothing but that it started."""
+        return len(self._events) == self._first + 1
+
+    def close(self, *, keep_idle: bool = True) -> None:
+        """Sync, close and let the next controller in; a second call does nothing.
+
+        Without `keep_idle` one that had nothing to say leaves no segment behind.
+        """
         with self._mutex:
             if self._state == "closed":
                 return
             try:
                 if self._state == "open":
                     self.sync()
+                    if not keep_idle:
+                        self._withdraw_if_idle()
             finally:
                 self._leave()
 
@@ -168,6 +179,13 @@ class TaskJournal:
         except BaseException:
             self._leave()
             raise
+
+    def _withdraw_if_idle(self) -> None:
+        """Remove a segment that holds nothing, unless somebody may have gone on from it."""
+        newest = [name for name in list_segments(self._run_dir) if name.slug == self._name.slug]
+        if self.idle and newest[-1:] == [self._name]:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(self._path)
 
     def _leave(self) -> None:
         self._state = "closed"

@@ -1,6 +1,6 @@
 """One door to everything that keeps an untrusted program apart: pure argv, chosen and measured."""
 
-from pike_hpc.sandbox.choose import LATER, available, choose, python_trial
+from pike_hpc.sandbox.choose import available, choose, python_trial
 from pike_hpc.sandbox.command import command
 from pike_hpc.sandbox.guard import protect_memory
 from pike_hpc.sandbox.host import (
@@ -17,7 +17,6 @@ from pike_hpc.sandbox.toolchain import Toolchain, toolchain
 
 __all__ = [
     "ATTACKS",
-    "LATER",
     "LEVELS",
     "SCRATCH",
     "Engine",

@@ -13,14 +13,12 @@ from pathlib import Path
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox.command import command
 from pike_hpc.sandbox.host import HostFacts
+from pike_hpc.sandbox.leftovers import forget_ended
 from pike_hpc.sandbox.spec import Engine, SandboxSpec
 
 AUTO = "auto"
 AUTO_ORDER = (Engine.BUBBLEWRAP, Engine.UNSHARE, Engine.NONE)
-"""Best known first. Apptainer needs an image, so it is only ever chosen by name."""
-
-LATER = ("podman-hpc", "docker")
-"""Values of `container.engine` that this version knows and cannot run."""
+"""Best known first. The others need an image, so they are only ever chosen by name."""
 
 TRIAL_TIMEOUT_S = 60.0
 """An image on a cold parallel file system starts slowly; the others need milliseconds."""
@@ -31,6 +29,11 @@ _FIX = {
     Engine.UNSHARE: "allow user namespaces to ordinary users (user.max_user_namespaces above 0; "
     "on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0), or name another container.engine",
     Engine.APPTAINER: "install apptainer or load its module, and name an image that exists",
+    Engine.PODMAN_HPC: "on Perlmutter: `podman-hpc images` lists what is there, and `make image` "
+    "pulls and migrates one",
+    Engine.DOCKER: "start its daemon and be one of its users; `docker images` lists what is there",
+    Engine.PODMAN: "install podman and uidmap, give the user ranges in /etc/subuid and "
+    "/etc/subgid; `podman images` lists what is there",
     Engine.NONE: "as root, install util-linux (setpriv, prlimit) and keep Python and the package "
     "in folders that every user may enter; or run as an ordinary user",
 }
@@ -90,21 +93,16 @@ def choose(wanted: str, facts: HostFacts, trial: SandboxSpec | None = None) -> E
         raise UsageError(
             "no sandbox works here", where="; ".join(reasons), fix=_FIX[Engine.UNSHARE]
         )
-    if wanted in LATER:
-        raise UsageError(
-            f"engine {wanted} is not built yet",
-            where="container.engine",
-            valid=f"{AUTO}, {', '.join(Engine)}",
-            fix="run the worker itself inside such a container, with engine unshare or none",
-        )
     try:
         engine = Engine(wanted)
     except ValueError:
         raise UsageError(
             f"no sandbox is called {wanted!r}",
             where="container.engine",
-            valid=", ".join((AUTO, *Engine, *LATER)),
+            valid=", ".join((AUTO, *Engine)),
         ) from None
+    if engine.is_container:
+        forget_ended(engine, facts)
     reason = refusal(engine, facts, trial)
     if reason is not None:
         raise UsageError(

@@ -9,9 +9,11 @@ such an engine shows as exit status 128+N. It does not know whether the engine w
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from pike_hpc.records import UsageError
+from pike_hpc.sandbox.containers import container
 from pike_hpc.sandbox.filter import MAX_TIMERS, seccomp
 from pike_hpc.sandbox.host import IMAGE_PYTHON, NOBODY, HostFacts
 from pike_hpc.sandbox.narrow import HAND_OVER_FD
@@ -32,9 +34,11 @@ _MEBIBYTE = 1 << 20
 def command(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
     """What to execute so that `spec` runs under `engine` on the host of `facts`.
 
-    Raises UsageError where the engine cannot take the spec (apptainer without an image), or where
-    the program would run as root.
+    Raises UsageError where the engine cannot take the spec (one that runs an image, without one),
+    or where the program would run as root.
     """
+    if engine.is_container:
+        return _contained(engine, spec, facts)
     make = {
         Engine.NONE: _bare,
         Engine.UNSHARE: _unshare,
@@ -147,6 +151,13 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
         argv += ["--env", f"{name}={value}"]
     argv += ["--pwd", str(SCRATCH), spec.image]
     return [*argv, *home, *_limits(spec, facts, None), *narrowed, *spec.argv]
+
+
+def _contained(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    narrowed = _narrowed(facts, python=IMAGE_PYTHON)
+    shown = replace(spec, read_only=(*spec.read_only, NARROW)) if narrowed else spec
+    inside = [*_limits(spec, facts, None), *narrowed, *spec.argv]
+    return container(engine, shown, facts, inside)
 
 
 def _check_apptainer(spec: SandboxSpec) -> None:

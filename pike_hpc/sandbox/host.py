@@ -9,9 +9,11 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pike_hpc.config import env
 from pike_hpc.sandbox.groups import handed_over
 from pike_hpc.sandbox.spec import Engine
 
@@ -38,6 +40,15 @@ SYSTEM_TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
+CLIENT_VARIABLES = (
+    *("HOME", "USER", "LOGNAME", "PATH", "LANG", "TMPDIR"),
+    *("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+    *("SCRATCH", "SQUASH_DIR", "SLURM_LOCALID"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"),
+    *("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
+)
+"""What a container's client finds images and settings by; with those that begin PODMANHPC_."""
+
 PER_NAMESPACE_COUNTS = (5, 14)
 """First kernel that counts RLIMIT_NPROC per user namespace (commit 21d1c5e386bc)."""
 
@@ -61,7 +72,8 @@ class HostFacts:
     """System folders that are symbolic links on a merged-/usr host: (path, target)."""
     devices: tuple[str, ...] = DEVICES
     gpu_devices: tuple[str, ...] = ()
-
+    client_env: tuple[tuple[str, str], ...] = ()
+    """All variables that a container's client is started with; none of them gets inside."""
     control_group: str = ""
     """A folder of cgroup v2 below which sandboxes may have groups of their own; see `groups`."""
 
@@ -101,6 +113,7 @@ def look() -> HostFacts:
         gpu_devices=tuple(
             str(p) for p in sorted(Path("/dev").glob("nvidia*")) if p.is_char_device()
         ),
+        client_env=_client_env(env.environ()),
         control_group=handed_over(),
     )
 
@@ -112,7 +125,8 @@ def interpreter(engine: str, python: str) -> tuple[str, tuple[Path, ...]]:
         engine: a value of container.engine. The image of one that runs an image has its own.
         python: this environment's interpreter, for the others.
     """
-    return (IMAGE_PYTHON, ()) if engine == Engine.APPTAINER else (python, python_prefixes())
+    with_image = engine in list(Engine) and Engine(engine).runs_image
+    return (IMAGE_PYTHON, ()) if with_image else (python, python_prefixes())
 
 
 def python_prefixes() -> tuple[Path, ...]:
@@ -128,6 +142,15 @@ def give_scratch(folder: Path, facts: HostFacts) -> None:
     folder.chmod(0o700)
     if facts.is_root:
         os.chown(folder, NOBODY, NOBODY)
+
+
+def _client_env(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    named = {
+        name: value
+        for name, value in environ.items()
+        if name in CLIENT_VARIABLES or name.startswith("PODMANHPC_")
+    }
+    return tuple(sorted(named.items()))
 
 
 def _kernel(release: str) -> tuple[int, int]:

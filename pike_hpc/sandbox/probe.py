@@ -67,7 +67,7 @@ def measure(
             argv=(python, "-I", "-S", str(_HERE / "attack.py"), targets),
             env=environment(home(engine, inside) or layout.scratch, threads=1),
         )
-        said = _run(command(engine, inside, facts), engine)
+        said = _run(layout.held(command(engine, inside, facts), facts), engine)
         stopped = {name: not succeeded for name, succeeded in said.items()}
         stopped.update(layout.seen_outside(said))
     probes = {attack: stopped.get(attack, False) for attack in ATTACKS}
@@ -102,6 +102,16 @@ class _Layout:
         return self.base / "scratch"
 
     @property
+    def beats(self) -> Path:
+        """What the attack writes to for as long as it may run; not there when it must end."""
+        return self.shared / f"{self.nonce}-beats"
+
+    def held(self, argv: list[str], facts: HostFacts) -> list[str]:
+        """The same, stopped once amid beats: whether it went on is written to `held`."""
+        hold = str(_HERE / "hold.py")
+        return [facts.python, "-I", "-S", hold, str(self.beats), str(self.base / "held"), *argv]
+
+    @property
     def private_folders(self) -> tuple[Path, ...]:
         return (self.base / "private", self.base, Path.home(), Path.cwd(), Path("/"), Path("/etc"))
 
@@ -129,6 +139,7 @@ class _Layout:
             "tcp_port": self.listener.getsockname()[1],
             "abstract_name": self.nonce,
             "shared": str(self.shared),
+            "beats": str(self.beats),
             "timers": MAX_TIMERS,
             "scratch_mb": spec.scratch_mb,
             "memory_mb": spec.memory_mb,
@@ -137,7 +148,10 @@ class _Layout:
     def seen_outside(self, said: dict[str, bool]) -> dict[str, bool]:
         """Attacks to whether they were stopped, as far as it shows on this side."""
         shown = self.shared / self.nonce
+        held = self.base / "held"
+        rested = held.exists() and held.read_text(encoding="ascii") == "rested"
         return {
+            "work_while_stopped": rested and not said["work_while_stopped"],
             "signal": self.doomed.poll() is None,
             "network": not _arrived(self.listener),
             "abstract_socket": not _arrived(self.abstract),

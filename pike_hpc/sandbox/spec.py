@@ -26,6 +26,19 @@ class Engine(StrEnum):
     """Namespaces made by `pike_hpc.sandbox.enter`; needs nothing but a kernel that allows them."""
     BUBBLEWRAP = "bubblewrap"
     APPTAINER = "apptainer"
+    PODMAN_HPC = "podman-hpc"
+    DOCKER = "docker"
+    PODMAN = "podman"
+
+    @property
+    def runs_image(self) -> bool:
+        """Whether it needs a container image, whose Python is then the program's."""
+        return self is Engine.APPTAINER or self.is_container
+
+    @property
+    def is_container(self) -> bool:
+        """Whether a container's client makes it: see `pike_hpc.sandbox.containers`."""
+        return self in (Engine.PODMAN_HPC, Engine.DOCKER, Engine.PODMAN)
 
     @property
     def own_file_system(self) -> bool:

@@ -4,6 +4,7 @@ import json
 import re
 import select
 import socket
+from pathlib import Path
 
 import pytest
 from builders.devcluster import Rig, own_folder, public_python
@@ -114,28 +115,25 @@ if said or SEEN:
 @pytest.fixture
 def listeners(judge):
     """Everybody on this machine who would hear a call; and where."""
-    file = f"{judge.folder}/listener"
-    port = 0
-    with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as abstract:
-        named.bind(file)
-        abstract.bind(f"\0{judge.folder.name}")
-        with (
-            socket.create_server(("", port), family=socket.AF_INET) as stream,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram,
-        ):
-            port = stream.getsockname()[1]
-            datagram.bind(("", port))
-            for listener in (named, abstract):
-                listener.listen()
+    file, name = f"{judge.folder}/listener", judge.folder.name
+    with (
+        socket.socket(socket.AF_UNIX) as named,
+        socket.socket(socket.AF_UNIX) as abstract,
+        socket.create_server(("", 0)) as stream,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram,
+    ):
+        port = stream.getsockname()[1]
+        datagram.bind(("", port))
+        for listener, at in ((named, file), (abstract, f"\0{name}")):
+            listener.bind(at)
+            listener.listen()
+        try:
             yield (
-                {"port": port, "file": file, "name": judge.folder.name},
-                (
-                    named,
-                    abstract,
-                    stream,
-                    datagram,
-                ),
+                {"port": port, "file": file, "name": name},
+                (named, abstract, stream, datagram),
             )
+        finally:
+            Path(file).unlink()
 
 
 def address():
@@ -163,7 +161,7 @@ def podman_image(judge, image):
         "./var",
         "./usr/share",
     )
-    left_out += ("./usr/lib/gcc", "./usr/include", "*/torch/include", "*/torch/test", "*/torch/bin")
+    left_out += ("./usr/lib/gcc", "./usr/include", "*/torch/include", "*/torch/test")
     exclude = " ".join(f"--exclude='{pattern}'" for pattern in left_out)
     inside = f"apptainer --silent exec --containall --no-home {image} tar -C / {exclude} -c ."
     judge.run("sh", "-c", f"{inside} | podman import --quiet - {name}", timeout_s=300)

@@ -1,7 +1,11 @@
 """A provider that refuses or fails ends the sitting in order: noted, explained, resumable."""
 
+import concurrent.futures
+import math
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 
 import pytest
 
@@ -106,6 +110,92 @@ def test_a_task_whose_provider_fails_does_not_stop_the_others(tmp_path):
     assert outcome.exit_code == 2
     assert refused.view.finished is None
     assert served.view.finished is not None
+
+
+class SlowModel(ScriptedModel):
+    """Answers so many seconds after it was asked, on a clock that passes when told."""
+
+    def __init__(self, answer_s):
+        super().__init__(load_script("default"))
+        self.now, self.asked, self.open = 0.0, 0, []
+        self._answer_s = answer_s
+        self._changed = threading.Condition()
+
+    def complete(self, request):
+        with self._changed:
+            self.asked += 1
+            self.open.append(self.now + self._answer_s)
+            due = self.open[-1]
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self.now >= due, timeout=20)
+        return replace(super().complete(request), latency_s=self._answer_s)
+
+    def pass_time(self, seconds, sent):
+        """Everything asked has arrived before, and everything due is answered after it."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.open) == len(sent), timeout=20)
+            self.now += seconds
+            self._changed.notify_all()
+        late = sum(due > self.now for due in self.open)
+        while sum(not future.done() for future in sent) > late:
+            concurrent.futures.wait(sent, timeout=0.01)
+
+
+class Watched(Models):
+    """Keeps what was sent."""
+
+    def send(self, prepared):
+        self.sent.append(super().send(prepared))
+        return self.sent[-1]
+
+
+def look_in(run_dir, model, seconds):
+    """`agent --once --max-seconds` on one task, nobody judges; (time it took, its view)."""
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Watched({role: seat for role in Role}, tuple(Tier))
+    models.sent = []
+    one = controller(run_dir, "4", MemoryMailbox(), models)
+    try:
+        run_agent(
+            [one],
+            AgentOptions(in_flight=100, once=True, sitting_s=seconds),
+            clock=lambda: model.now,
+            sleep=lambda step_s: model.pass_time(step_s, models.sent),
+            stopping=lambda: False,
+        )
+    finally:
+        one.close()
+        models.close()
+        took_s = model.now
+        model.pass_time(math.inf, models.sent)
+    return took_s, one.view
+
+
+def test_one_tick_waits_for_open_model_calls_as_long_as_it_may(tmp_path):
+    model = SlowModel(answer_s=7.0)
+    took_s, view = look_in(tmp_path, model, 60.0)
+    assert 14.0 <= took_s < 30.0, "the ideas, then two programs at once"
+    assert model.asked == 3
+    assert view.in_flight == ()
+    assert len(view.requested) >= 1, "what was answered is to be judged"
+
+
+def test_one_tick_leaves_when_its_time_is_over(tmp_path):
+    model = SlowModel(answer_s=1000.0)
+    took_s, view = look_in(tmp_path, model, 60.0)
+    assert 60.0 <= took_s < 61.0
+    assert len(view.in_flight) == 1, "the next agent journals it as lost"
+
+
+def test_nothing_is_asked_that_will_not_be_answered_in_time(tmp_path):
+    model = SlowModel(answer_s=40.0)
+    took_s, view = look_in(tmp_path, model, 60.0)
+    assert model.asked == 1, "the programs would come 20 s too late, and be paid"
+    assert view.in_flight == ()
+    assert took_s < 60.0
+    again = SlowModel(answer_s=40.0)
+    _, view = look_in(tmp_path, again, 60.0)
+    assert again.asked == 2, "in the first half of its time it always asks"
 
 
 SILENT = """

@@ -7,8 +7,19 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.records import UsageError
-from pike_hpc.sandbox import Engine, HostFacts, SandboxSpec, command, environment, home
+from pike_hpc.sandbox import (
+    Engine,
+    HostFacts,
+    SandboxSpec,
+    command,
+    environment,
+    home,
+    interpreter,
+)
+from pike_hpc.sandbox.command import NARROW
+from pike_hpc.sandbox.containers import CONTAIN, KEEP
 from pike_hpc.sandbox.filter import seccomp
+from pike_hpc.sandbox.leftovers import ended
 from pike_hpc.sandbox.narrow import HAND_OVER_FD
 
 ROOT = HostFacts(
@@ -192,6 +203,89 @@ def test_apptainer_root_uses_a_user_namespace():
     argv = command(Engine.APPTAINER, spec(image="i.sif"), ROOT)
     assert "--userns" in argv[: argv.index("i.sif")]
     assert "--nv" not in argv
+
+
+INSIDE = [
+    *("prlimit", "--core=0", "--fsize=67108864", "--sigpending=256"),
+    *("python", "-m", "runner"),
+]
+CLIENT = replace(USER, client_env=(("HOME", "/home/me"), ("PATH", "/usr/bin")))
+
+
+def contained(name, own, user, gpu):
+    """The command line of an engine that runs containers, as sites document its options."""
+    keep = str(KEEP)
+    return [
+        *("env", "-i", "HOME=/home/me", "PATH=/usr/bin"),
+        *("/opt/py/bin/python", "-I", "-S", str(CONTAIN), name, "run"),
+        *("--rm", "--interactive", "--pull", "never"),
+        *("--label", "pike-hpc=sandbox", "--log-driver", "none"),
+        *("--network", "none", "--ipc", "private", "--hostname", "sandbox"),
+        *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--read-only"),
+        *own,
+        *("--user", user),
+        *("--tmpfs", "/tmp:rw,exec,nosuid,nodev,mode=1777,size=64m", "--shm-size", "64m"),
+        *gpu,
+        *("--volume", "/home/me/venv:/home/me/venv:ro", "--volume", f"{keep}:{keep}:ro"),
+        *("--volume", "/local/sock:/local/sock:rw"),
+        *("--env", "A=one two", "--env", "B=2"),
+        *("--workdir", "/tmp", "--entrypoint", "python3", "pike:cuda"),
+        *("-I", "-S", keep, *INSIDE),
+    ]
+
+
+PODMAN = ("--http-proxy=false", "--read-only-tmpfs=false")
+TOGETHER = ("--pids-limit", "33", "--memory", "88m", "--memory-swap", "88m")
+
+
+@pytest.mark.parametrize(
+    ("engine", "own", "user", "gpu"),
+    [
+        (Engine.PODMAN_HPC, PODMAN, "0:0", ("--gpu",)),
+        (Engine.PODMAN, PODMAN, "0:0", ("--device", "nvidia.com/gpu=all")),
+        (Engine.DOCKER, TOGETHER, "1000:100", ("--gpus", "all")),
+    ],
+)
+def test_containers_golden(engine, own, user, gpu):
+    argv = command(engine, spec(image="pike:cuda", gpu=True, memory_mb=64), CLIENT)
+    limited = [*INSIDE[:4], "--data=67108864", *INSIDE[4:]]
+    assert argv == contained(engine.value, own, user, gpu)[: -len(INSIDE)] + limited
+
+
+@pytest.mark.parametrize("engine", [Engine.PODMAN_HPC, Engine.PODMAN, Engine.DOCKER])
+def test_nobody_is_root_outside_a_container(engine):
+    """A client that root starts maps nobody: 0 inside would be 0 outside."""
+    argv = command(engine, spec(image="i"), ROOT)
+    assert argv[argv.index("--user") + 1] == "65534:65534"
+    assert not {"--gpu", "--gpus", "--device"} & set(argv)
+
+
+@pytest.mark.parametrize("engine", [Engine.PODMAN_HPC, Engine.PODMAN, Engine.DOCKER])
+def test_a_container_refuses_system_calls_by_the_images_python(engine):
+    argv = command(engine, spec(image="i"), replace(USER, machine="x86_64"))
+    narrow = str(NARROW)
+    assert (f"{narrow}:{narrow}:ro",) in pairs(argv, "--volume", 1)
+    assert argv[-8:] == ["python3", "-I", "-S", narrow, CODE, "python", "-m", "runner"]
+
+
+@pytest.mark.parametrize("engine", [Engine.PODMAN_HPC, Engine.PODMAN, Engine.DOCKER])
+def test_a_container_needs_an_image_and_paths_that_it_does_not_split(engine):
+    with pytest.raises(UsageError, match="runs an image and none is named"):
+        command(engine, spec(), USER)
+    with pytest.raises(UsageError, match="takes no ':'"):
+        command(engine, spec(image="i", shared=(Path("/a:b"),)), USER)
+
+
+def test_leftovers_are_containers_whose_first_process_is_gone():
+    listed = "aaa 11\nbbb 12\nccc 0\nWARN[0000] something else\nddd 13\n"
+    assert ended(listed, {12}.__contains__) == ["aaa", "ddd"]
+
+
+def test_the_image_has_a_python_of_its_own():
+    for engine in Engine:
+        inside = interpreter(engine.value, "/opt/py/bin/python")[0]
+        assert inside == ("python3" if engine.runs_image else "/opt/py/bin/python")
+    assert interpreter("auto", "/opt/py/bin/python")[0] == "/opt/py/bin/python"
 
 
 MACHINE = replace(USER, machine="x86_64")
