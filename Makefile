@@ -15,7 +15,8 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
 
 setup: ## Make .venv and install (what `make submit` does first)
-	@python=$$($(FIND)) && "$$python" pike_hpc/bootstrap/install.py --extras "$(if $(filter-out local,$(SITE)),,local)"
+	@python=$$($(FIND)) && "$$python" pike_hpc/bootstrap/install.py --extras "$(if $(filter-out local,$(SITE)),,local)" \
+		$(if $(SITE),--site "$(SITE)")
 
 setup-dev:
 	@python=$$($(FIND)) && "$$python" pike_hpc/bootstrap/install.py --extras local,dev

@@ -11,7 +11,7 @@ for python in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
     fi
 done
 
-config="site_configs/$site.yaml"
+config="site_configs/${site%%:*}.yaml"
 if [ -z "${PYTHON:-}" ] && [ -f "$config" ]; then
     module=$(sed -n 's/.*\(module load [^"]*python[^"]*\).*/\1/p' "$config" | head -n 1)
     if [ -n "$module" ]; then

@@ -1,6 +1,9 @@
 """Make .venv and install the project into it. Run by `make`; standard library only.
 
-Usage: python install.py [--extras local,dev]
+Usage: python install.py [--extras local,dev] [--site SITE]
+
+At a site with Slurm the environment lies below its `paths.work`, and .venv is a link to it: home
+folders are small, and compute nodes start Python from there.
 
 Chooses torch's CPU build where no NVIDIA driver answers (the CUDA build is several GB) and names
 what is missing once, with what it costs. A second run with nothing changed does nothing.
@@ -10,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,9 +32,16 @@ def main() -> int:
     """Install; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--extras", default="local", help="of setup.cfg; empty on a login node")
+    parser.add_argument("--site", default="", help="whose paths.work holds the environment")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     arguments = parser.parse_args()
     extras, folder = arguments.extras, arguments.venv
+    elsewhere = folder_at(arguments.site, ROOT / "site_configs", os.path.expandvars)
+    if elsewhere is not None and (folder.is_symlink() or not folder.exists()):
+        elsewhere.mkdir(parents=True, exist_ok=True)
+        folder.unlink(missing_ok=True)
+        folder.symlink_to(elsewhere)
+        folder = elsewhere
     stamp = folder / f".installed-{extras.replace(',', '-') or 'base'}"
     wanted = _fingerprint()
     if stamp.is_file() and stamp.read_text() == wanted:
@@ -36,7 +49,7 @@ def main() -> int:
     _name_what_is_missing()
     if not (folder / "bin" / "pip").exists():
         _say(f"making {folder.name} with Python {sys.version.split()[0]}")
-        venv.EnvBuilder(with_pip=True, clear=folder.exists()).create(folder)
+        venv.EnvBuilder(with_pip=True, clear=any(folder.glob("*"))).create(folder)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-qq"]
     pip += ["--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
     if "local" in extras.split(",") and not _install_torch(pip):
@@ -47,6 +60,34 @@ def main() -> int:
     if done.returncode == 0:
         stamp.write_text(wanted)
     return done.returncode
+
+
+def folder_at(site: str, sites: Path, fill_in: Callable[[str], str]) -> Path | None:
+    """Where this clone's environment lies at a site with Slurm; None for beside the code.
+
+    Args:
+        site: its name, a variant behind a colon; or empty.
+        sites: folder of the shipped site files. The user's own may name another `work`.
+        fill_in: replaces $VARIABLES. A path with one that is not set is left to `pike-hpc`,
+            which says so.
+    """
+    name = f"{site.partition(':')[0]}.yaml"
+    config, home = fill_in("$XDG_CONFIG_HOME"), fill_in("$HOME/.config")
+    own = home if config.startswith("$") else config
+    texts = [
+        file.read_text("utf-8")
+        for file in (sites / name, Path(own, "pike-hpc/sites", name))
+        if site and file.is_file()
+    ]
+    whole = "\n".join(texts)
+    works = re.findall(r"^  work: *[\"']?([^\"'#\n]+?)[\"']? *(?:#.*)?$", whole, re.MULTILINE)
+    if not works or not re.search(r"^scheduler: *slurm\b", whole, re.MULTILINE):
+        return None
+    work = fill_in(works[-1])
+    if "$" in work or not work.startswith("/"):
+        return None
+    clone = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+    return Path(work, f"venv-{clone}")
 
 
 def _install_torch(pip: list[str]) -> bool:

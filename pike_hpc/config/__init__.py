@@ -11,6 +11,7 @@ from pike_hpc.config.site import (
     load_site,
     recognise_site,
     site_names,
+    site_variants,
 )
 from pike_hpc.config.workflow import (
     BudgetSpec,
@@ -45,5 +46,6 @@ __all__ = [
     "recognise_site",
     "resolve",
     "site_names",
+    "site_variants",
     "to_run_yaml",
 ]

@@ -16,6 +16,7 @@ from pike_hpc.records import UsageError
 WORKFLOW_SECTIONS = ("tasks", "search", "budget", "models", "evaluate", "workers")
 SITE_SECTIONS = (
     "account",
+    "account_gpu_suffix",
     "scheduler",
     "identify",
     "paths",
@@ -28,7 +29,7 @@ SECTIONS = WORKFLOW_SECTIONS + SITE_SECTIONS
 """What environment and command line may override; a file's name and version are its own."""
 
 PREFIX = "PIKE_"
-SINGLE = ("account", "scheduler")
+SINGLE = ("account", "account_gpu_suffix", "scheduler")
 """Sections that are one value: PIKE_ACCOUNT. All others need PIKE_SECTION__KEY."""
 
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")

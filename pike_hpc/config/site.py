@@ -7,7 +7,7 @@ user's own file of the same name, or given as a path to a .yaml file. Accounts a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +20,9 @@ from pike_hpc.records import UsageError, did_you_mean
 
 WITH_IMAGE = ("apptainer", "podman-hpc", "docker", "podman")
 """Engines that run an image."""
+
+VARIANTS = "variants"
+"""Key of a site file that a `Site` does not have: what is asked for is merged, the rest left."""
 
 Positive = Annotated[int, AtLeast(1)]
 
@@ -94,6 +97,8 @@ class Site:
     paths: PathsSpec
     identify: IdentifySpec = IdentifySpec()
     account: str | None = None
+    account_gpu_suffix: str | None = None
+    """Ends the accounts that GPU time is charged to; those for CPUs are without."""
     container: ContainerSpec = ContainerSpec()
     worker_job: WorkerJob = WorkerJob()
     agent: AgentJob = AgentJob()
@@ -103,6 +108,13 @@ class Site:
     """Dotted key to where its value is documented, or 'unverified'."""
     key_files: Mapping[str, str] = field(default_factory=dict)
     """Name of a key's variable to a file of mode 0600; only in the user's own site file."""
+
+    def account_for(self, kind: Literal["worker", "agent"]) -> str | None:
+        """Whom a job is charged to, with or without the suffix, whichever was given."""
+        if not (self.account and self.account_gpu_suffix):
+            return self.account
+        bare = self.account.removesuffix(self.account_gpu_suffix)
+        return bare + self.account_gpu_suffix if kind == "worker" else bare
 
     @property
     def runs_dir(self) -> Path:
@@ -125,13 +137,48 @@ def site_names(sites_dir: Path, user_dir: Path | None) -> tuple[str, ...]:
     return tuple(sorted(names - {"template"}))
 
 
+def site_variants(name: str, *, sites_dir: Path, user_dir: Path | None = None) -> tuple[str, ...]:
+    """What may stand behind the site's name and a colon. Raises UsageError."""
+    return tuple(_variants(_whole_node(name, sites_dir, user_dir)))
+
+
 def load_site(name: str, *, sites_dir: Path, user_dir: Path | None = None) -> Site:
     """The site of that name, or in that .yaml file, $VARIABLES as written. Raises UsageError."""
     return read_site(site_node(name, sites_dir=sites_dir, user_dir=user_dir), {})
 
 
 def site_node(name: str, *, sites_dir: Path, user_dir: Path | None) -> MapNode:
-    """The merged nodes of a site: shipped file, then the user's."""
+    """The merged nodes of a site: shipped file, the user's, then the variant that `name` asks for.
+
+    `perlmutter:hbm80g` is the site with what it says under `variants.hbm80g`.
+    """
+    name, colon, variant = name.partition(":")
+    node = _whole_node(name, sites_dir, user_dir)
+    variants = _variants(node)
+    if colon and variant not in variants:
+        raise UsageError(
+            f"site {name} has no variant {variant!r}",
+            where=node.where,
+            valid=", ".join(f"{name}:{known}" for known in variants) or "none",
+            fix=did_you_mean(variant, tuple(variants)),
+        )
+    rest = {key: value for key, value in node.items.items() if key != VARIANTS}
+    node = replace(node, items=rest)
+    return merge(node, variants[variant]) if colon else node
+
+
+def _variants(node: MapNode) -> dict[str, MapNode]:
+    """Mappings of a site file that are merged upon it when they are asked for."""
+    whole = node.items.get(VARIANTS)
+    items = whole.items if isinstance(whole, MapNode) else {}
+    found = {name: value for name, value in items.items() if isinstance(value, MapNode)}
+    if whole is not None and (not isinstance(whole, MapNode) or len(found) < len(items)):
+        where = node.key_where[VARIANTS]
+        raise UsageError("variants: expected names with mappings", where=where)
+    return found
+
+
+def _whole_node(name: str, sites_dir: Path, user_dir: Path | None) -> MapNode:
     if name.endswith((".yaml", ".yml")):
         node = read_file(Path(name))
         check_version(node, "site")

@@ -104,7 +104,7 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         "qos": shape.qos,
         "constraint": shape.constraint,
         "partition": shape.partition,
-        "account": site.account,
+        "account": site.account_for("worker" if kind == "worker" else "agent"),
         "setup": list(site.setup) or None,
         "signal_delay_s": _CHECKPOINT_S,
         "stderr_to_stdout": True,

@@ -137,6 +137,9 @@ def _account(resolved: Resolved) -> str:
     """Which account pays, in one line."""
     given = resolved.site.account
     if given:
+        payers = (resolved.site.account_for("worker"), resolved.site.account_for("agent"))
+        if payers[0] != payers[1]:
+            given = f"{payers[0]} for workers, {payers[1]} for agents"
         return f"account: {given} ({resolved.sources.get('account', 'default')})"
     default = default_account()
     if default:

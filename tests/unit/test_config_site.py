@@ -1,11 +1,14 @@
 """A site file, the shipped ones, and the user's own upon them."""
 
+import dataclasses
+import re
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from pike_hpc.config import Site, load_site, recognise_site, site_names
+from pike_hpc.config import Site, load_site, recognise_site, site_names, site_variants
 from pike_hpc.config.site import read_site, shipped_sites_dir, site_node
 from pike_hpc.records import UsageError
 
@@ -129,3 +132,89 @@ def test_every_value_of_a_shipped_cluster_says_where_it_is_documented(name: str)
         if k not in documented and not any(k.startswith(f"{d}.") for d in documented)
     }
     assert not missing
+
+
+def test_the_template_explains_every_key_of_a_site() -> None:
+    """By words behind it, or in the lines right above."""
+    explained = set()
+    section, above = "", ""
+    for line in (SITES / "template.yaml").read_text("utf-8").splitlines():
+        key = re.match(r"(?:# )?(  )?([a-z_]+):", line)
+        if key is None:
+            above = line.strip()
+            continue
+        section = section if key[1] else key[2]
+        if line.count("#") > line.startswith("#") or above.startswith("#"):
+            explained.add(f"{section}.{key[2]}" if key[1] else key[2])
+        above = ""
+    assert set(_keys(Site)) - explained == set()
+
+
+def _keys(cls: type, prefix: str = "") -> list[str]:
+    hints = typing.get_type_hints(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        found.append(f"{prefix}{field.name}")
+        if dataclasses.is_dataclass(hints[field.name]):
+            found += _keys(hints[field.name], f"{prefix}{field.name}.")
+    return found
+
+
+VARIED = SMALLEST + (
+    "worker_job: {cpus: 4, qos: a}\n"
+    "variants:\n  big: {worker_job: {cpus: 64}}\n  odd: {worker_job: {cpu: 1}}\n"
+)
+
+
+def test_a_variant_is_the_site_with_its_own_values(tmp_path: Path) -> None:
+    write(tmp_path, "small", VARIED)
+    assert site_variants("small", sites_dir=tmp_path) == ("big", "odd")
+    assert load_site("small", sites_dir=tmp_path).worker_job.cpus == 4
+    big = load_site("small:big", sites_dir=tmp_path)
+    assert (big.name, big.worker_job.cpus, big.worker_job.qos) == ("small", 64, "a")
+    assert load_site(f"{tmp_path}/small.yaml:big", sites_dir=SITES) == big
+
+
+def test_a_variant_may_be_the_users_own(tmp_path: Path) -> None:
+    write(tmp_path / "shipped", "small", VARIED)
+    write(tmp_path / "user/sites", "small", "variants: {mine: {worker_job: {cpus: 2}}}\n")
+    places = {"sites_dir": tmp_path / "shipped", "user_dir": tmp_path / "user"}
+    assert site_variants("small", **places) == ("big", "odd", "mine")
+    assert load_site("small:mine", **places).worker_job.cpus == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "valid"),
+    [
+        ("small:bgi", "no variant 'bgi'", "small:big, small:odd"),
+        ("small:", "no variant ''", "small:big, small:odd"),
+        ("small:odd", "unknown key 'worker_job.cpu'", "gpus"),
+    ],
+)
+def test_a_wrong_variant_is_one_message(tmp_path: Path, name: str, says: str, valid: str) -> None:
+    write(tmp_path, "small", VARIED)
+    with pytest.raises(UsageError) as caught:
+        load_site(name, sites_dir=tmp_path)
+    assert says in caught.value.what
+    assert valid in (caught.value.valid or "")
+
+
+def test_variants_are_names_with_mappings(tmp_path: Path) -> None:
+    error = refused(tmp_path, SMALLEST + "variants: {big: 4}\n")
+    assert "expected names with mappings" in error.what
+    assert error.where == f"{tmp_path}/small.yaml:5"
+
+
+@pytest.mark.parametrize("given", ["m1", "m1_g"])
+def test_gpu_time_is_charged_to_the_account_with_the_suffix(tmp_path: Path, given: str) -> None:
+    write(tmp_path, "small", SMALLEST + f"account: {given}\naccount_gpu_suffix: _g\n")
+    site = load_site("small", sites_dir=tmp_path)
+    assert (site.account_for("worker"), site.account_for("agent")) == ("m1_g", "m1")
+
+
+def test_without_a_suffix_one_account_pays_for_all(tmp_path: Path) -> None:
+    write(tmp_path, "small", SMALLEST + "account: m1_g\n")
+    site = load_site("small", sites_dir=tmp_path)
+    assert (site.account_for("worker"), site.account_for("agent")) == ("m1_g", "m1_g")
+    write(tmp_path, "small", SMALLEST + "account_gpu_suffix: _g\n")
+    assert load_site("small", sites_dir=tmp_path).account_for("worker") is None

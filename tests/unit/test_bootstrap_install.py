@@ -1,0 +1,52 @@
+"""Where the environment of a clone lies."""
+
+import string
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.bootstrap.install import folder_at
+from pike_hpc.config.site import shipped_sites_dir
+
+SITES = shipped_sites_dir()
+
+
+def fill_in(text: str, **more: str) -> str:
+    known = {"SCRATCH": "/pscratch/me", "USER": "me", "HOME": "/home/me", **more}
+    return string.Template(text).safe_substitute(known)
+
+
+@pytest.mark.parametrize(
+    ("site", "work"),
+    [
+        ("perlmutter", "/pscratch/me/pike-hpc"),
+        ("perlmutter:hbm80g", "/pscratch/me/pike-hpc"),
+        ("lawrencium", "/global/scratch/users/me/pike-hpc"),
+        ("devcluster", "/home/me/pike-hpc"),
+    ],
+)
+def test_at_a_cluster_it_lies_below_the_sites_work_folder(site: str, work: str) -> None:
+    folder = folder_at(site, SITES, fill_in)
+    assert folder is not None
+    assert str(folder.parent) == work
+    assert folder.name.startswith("venv-")
+
+
+@pytest.mark.parametrize("site", ["", "local", "no-such-site"])
+def test_elsewhere_it_lies_beside_the_code(site: str) -> None:
+    assert folder_at(site, SITES, fill_in) is None
+
+
+def test_a_variable_that_is_not_set_is_left_to_the_one_who_says_so() -> None:
+    assert folder_at("perlmutter", SITES, str) is None
+
+
+def test_the_users_own_site_file_wins(tmp_path: Path) -> None:
+    own = tmp_path / "pike-hpc/sites/perlmutter.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("paths:\n  work: /cfs/m1/pike  # kept\n")
+    folder = folder_at(
+        "perlmutter", SITES, lambda text: fill_in(text, XDG_CONFIG_HOME=str(tmp_path))
+    )
+    assert folder is not None
+    assert folder.parent == Path("/cfs/m1/pike")
