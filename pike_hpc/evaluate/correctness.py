@@ -109,21 +109,23 @@ def real(values: Tensor) -> Tensor:
 def pieces(*tensors: Tensor, step: int = 1) -> Iterator[tuple[Tensor, ...]]:
     """The same stretch of each tensor as float64, about PIECE elements at a time.
 
-    Outputs reach 10^8 elements: whole float64 copies would cost more than the model.
+    Outputs reach 10^8 elements: whole float64 copies would cost more than the model. Where one of
+    the tensors lies on a GPU, the stretches go there: a CPU takes tens of times as long.
 
     Args:
         tensors: of one number of elements.
         step: every piece but the last is a multiple of so many elements.
     """
     flat = [real(t).reshape(-1) for t in tensors]
-    piece = _piece(flat[0])
+    there = next((t.device for t in flat if t.device.type != "cpu"), flat[0].device)
+    piece = _piece(*flat)
     piece = max(1, piece // step) * step
     for start in range(0, flat[0].numel(), piece):
-        yield tuple(t[start : start + piece].double() for t in flat)
+        yield tuple(t[start : start + piece].to(there).double() for t in flat)
 
 
-def _piece(values: Tensor) -> int:
-    return PIECE.get(values.device.type, PIECE["cpu"])
+def _piece(*values: Tensor) -> int:
+    return max(PIECE.get(t.device.type, PIECE["cpu"]) for t in values)
 
 
 def signal_of(answers: Sequence[Tensor]) -> float:
@@ -141,7 +143,7 @@ def limit(tier: Tier, reference_error: float, elements: int) -> float:
 def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = None) -> LeafError:
     """Error of a floating answer. A signal of 0 asks for equality."""
     total = largest = worst = 0.0
-    seen, width = 0, _width(truth)
+    seen, width = 0, _width(truth, answer)
     columns: list[Tensor] = []
     for y, t in pieces(answer, truth, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
         off = y - t
@@ -169,12 +171,17 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
     return LeafError(error=size / signal, spike=largest / signal, local=worst)
 
 
-def _width(values: Tensor) -> int:
-    """Length of the last dimension where its indices are looked at one by one; 0 elsewhere."""
+def _width(values: Tensor, *beside: Tensor) -> int:
+    """Length of the last dimension where its indices are looked at one by one; 0 elsewhere.
+
+    Args:
+        values: the answers.
+        beside: what they are compared with.
+    """
     flat = real(values)
     width = values.shape[-1] * (flat.numel() // max(1, values.numel())) if values.dim() else 0
     rows = flat.numel() // width if width else 0
-    fits = width and math.lcm(width, LOCAL_ELEMENTS) <= _piece(values)
+    fits = width and math.lcm(width, LOCAL_ELEMENTS) <= _piece(values, *beside)
     return width if fits and rows >= ROWS else 0
 
 
@@ -217,7 +224,7 @@ def grain_of(
     """
     if signal <= 0.0 or not 0.0 < error < math.inf or not truths[0].numel():
         return None
-    count, width = len(truths), _width(truths[0])
+    count, width = len(truths), _width(truths[0], *references)
     share = (NOISE_K / error) ** 2
     found: list[Tensor] = []
     columns: list[Tensor] = []
@@ -299,7 +306,7 @@ def tier_of(errors: Sequence[float], scales: Sequence[LeafScale]) -> Tier | None
 
 def unequal(answer: Tensor, truth: Tensor) -> float:
     """The part of the elements of a whole-number output that differ."""
-    return float((answer != truth).double().mean()) if answer.numel() else 0.0
+    return float((answer != truth.to(answer.device)).double().mean()) if answer.numel() else 0.0
 
 
 def allclose(answer: Tensor, reference: Tensor, tolerance: float) -> bool:

@@ -61,7 +61,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
     inputs = tuple(truth.pack(s) for s in seeds)
     truths = tuple([truth.keep(t) for t in truth.answers(s)] for s in seeds)
     scales = tuple(
-        LeafScale(signal=scale([t[i] for t in truths]), limits=yardstick.limits[i])
+        LeafScale(signal=scale([truth.near(t[i]) for t in truths]), limits=yardstick.limits[i])
         for i in range(len(truth.frame.output_slots))
     )
     cost_s = time.monotonic() - start
@@ -71,7 +71,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
 def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
     """Have the reference's runner answer the paper. Raises RunnerFailed."""
     start = time.monotonic()
-    references = tuple([truth.keep(t) for t in call(reference, truth, x)[0]] for x in paper.inputs)
+    references = tuple([truth.near(t) for t in call(reference, truth, x)[0]] for x in paper.inputs)
     scales, errors, locals_ = [], [], []
     for i, slot in enumerate(truth.frame.output_slots):
         scale, error, local = paper.scales[i], 0.0, 0.0
@@ -88,7 +88,7 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
     return Exam(
         inputs=paper.inputs,
         truths=paper.truths,
-        references=references,
+        references=tuple([truth.keep(t) for t in leaves] for leaves in references),
         scales=tuple(scales),
         reference_errors=tuple(errors),
         reference_locals=tuple(locals_),

@@ -219,8 +219,11 @@ class Marker:
         """Integer and boolean leaves equal the float64 answer or the float32 reference's."""
         for i in set(range(len(self._slots))) - set(self._floats):
             triples = zip(answers, self._exam.truths, self._exam.references, strict=True)
-            if not all(bool(((a[i] == t[i]) | (a[i] == r[i])).all()) for a, t, r in triples):
-                return False
+            for answer, truth, reference in triples:
+                a = answer[i]
+                right = (a == truth[i].to(a.device)) | (a == reference[i].to(a.device))
+                if not bool(right.all()):
+                    return False
         return True
 
     def _legacy(self, answers: Answers) -> LegacyVerdicts:

@@ -72,7 +72,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
         return None
     if not all(bool(t.isfinite().all()) for call in wide for t in call):
         return None
-    signals = tuple(scale([w[i] for w in wide]) for i in range(len(wide[0])))
+    signals = tuple(scale([truth.near(w[i]) for w in wide]) for i in range(len(wide[0])))
     floats = tuple(signal.floats)
     if not floats or not _within(RIGHT, native, wide[0], signals, floats):
         return None
@@ -91,7 +91,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
 def _within(
     bound: float, answer: Leaves, truth: Leaves, signals: Sequence[float], floats: Sequence[int]
 ) -> bool:
-    errors = (compare(answer[i].to(truth[i].device), truth[i], signals[i]).error for i in floats)
+    errors = (compare(answer[i], truth[i], signals[i]).error for i in floats)
     return all(math.isfinite(error) and error <= bound for error in errors)
 
 

@@ -60,8 +60,9 @@ RESIDENT_BYTES = 1 << 28
 HOST_ROOM = 2
 """Times a model's float64 size that must be free on the host: the copy, and what forward makes."""
 
-KEPT_BYTES = 1 << 27
-"""Answers larger than this are kept on the host: a device holds three of each, twice as wide."""
+KEPT_BYTES, NEAR_BYTES = 1 << 27, 1 << 29
+"""Answers larger than these are kept, or compared, on the host: of a task's truths a device would
+hold three, twice as wide, as long as the task is warm, and of a candidate's own a few."""
 
 FLOAT64 = "float64"
 
@@ -144,9 +145,16 @@ class Truth:
         return self._loaded.stream(seed, count, lambda x: self._packed(x, device), device)
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """An answer where answers are kept: on the device unless they are large."""
-        total = sum(slot.size_bytes for slot in self.frame.output_slots)
-        return tensor.cpu() if total > KEPT_BYTES else tensor
+        """An answer where those of a task are kept: on the device unless they are large."""
+        return tensor.cpu() if self._answer_bytes > KEPT_BYTES else tensor
+
+    def near(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An answer where it is quickly compared: on the device unless they are very large."""
+        return tensor.cpu() if self._answer_bytes > NEAR_BYTES else tensor.to(self.device)
+
+    @property
+    def _answer_bytes(self) -> int:
+        return sum(slot.size_bytes for slot in self.frame.output_slots)
 
     def answers(self, seed: int) -> list[torch.Tensor]:
         """Output leaves in the precision of the truth, where they were computed."""

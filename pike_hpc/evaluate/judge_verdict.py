@@ -96,6 +96,7 @@ class Examiner:
         self.calls = 0
         self._as_first = True
         """Whether it lives with the judging weights."""
+        self._moves: list[float] = []
 
     def build(self) -> None:
         """Import, construct, give weights. Raises NeedSeed, RunnerFailed."""
@@ -242,10 +243,16 @@ class Examiner:
         """
         answer, _ = self._call(probe.packed)
         errors = self._marker.errors([answer], [truth])
-        moved = self._marker.errors([probe.stale], [probe.truth])
-        bounds = zip(errors, moved, self._marker.loosest(), strict=True)
+        bounds = zip(errors, self._moved(probe), self._marker.loosest(), strict=True)
         near = all(error <= max(bound, FOLLOWS * far) for error, far, bound in bounds)
         return near and self._whole_numbers_follow(answer, truth, probe)
+
+    def _moved(self, probe: Probe) -> list[float]:
+        """What changed weights do to each float leaf of the answer to the probe's input."""
+        if not self._moves:
+            stale = [self._truth.near(t) for t in probe.stale]
+            self._moves = self._marker.errors([stale], [probe.truth])
+        return self._moves
 
     def _whole_numbers_follow(
         self, answer: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], probe: Probe
@@ -286,7 +293,7 @@ class Examiner:
         left = unwritten(self._slots, raw)
         if left > 0:
             raise wrong(f"left {max(left, 1e-4):.2%} of its output unwritten")
-        return [self._truth.keep(leaf) for leaf in leaves], latency_ms
+        return [self._truth.near(leaf) for leaf in leaves], latency_ms
 
     def _look_for_aliases(self, first: Sequence[torch.Tensor], last: int) -> None:
         """Whether the answer to the first call still is what it was, after call `last`."""
@@ -299,7 +306,7 @@ class Examiner:
             # torch's own graphs refuse to read an output that the next replay has overwritten.
             self._outcome.tags.append("aliased_output")
             return
-        again = [self._truth.keep(leaf) for leaf in views(self._slots, raw)]
+        again = [self._truth.near(leaf) for leaf in views(self._slots, raw)]
         if any(not torch.equal(a, b) for a, b in zip(first, again, strict=True)):
             self._outcome.tags.append("aliased_output")
 
