@@ -26,11 +26,14 @@ DISCARDS = 3
 """Blocks that are discarded before the lane is left to cool."""
 PAUSES_S = (1.0, 2.0, 4.0)
 """How long it is left; after the last the guard is worn by the next DISCARDS."""
+VERDICTS = 5
+"""Earlier latencies of a reference from which what is usual for it is known."""
 DRIFT, DRIFT_MS = 0.02, 0.005
 """How far a reference's latency may lie from what is usual for the task, relatively and in
 milliseconds: the protocol's constant is known to about that."""
-SPREADS = 3.0
-"""Multiples of the median deviation that it may lie off where the task's own latencies vary."""
+SPREADS = 4.5
+"""Multiples of the median deviation that it may lie off where the task's own latencies vary: three
+times the standard deviation of a normal one, or most honest verdicts would be timed twice."""
 
 Read = Callable[[], Sample]
 
@@ -56,7 +59,7 @@ class History:
         """
         known = list(self.latencies_ms)
         self.latencies_ms.append(reference_ms)
-        if len(known) < LEAST:
+        if len(known) < VERDICTS:
             return True
         usual = median(known)
         spread = median(abs(x - usual) for x in known)
