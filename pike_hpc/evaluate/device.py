@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from pike_hpc.records import UsageError
 
-MAX_LANES, LANE_CORES, LANE_MEMORY_MB = 4, 4, 16 * 1024
-"""Of one GPU: more than 4 lanes would mostly wait for each other's timing; what a lane needs of
-CPU cores to compile beside others, and of GPU memory for judge, reference and candidate."""
+MAX_LANES, LANE_CORES, LANE_MEMORY_MB = 6, 2, 16 * 1024
+"""Of one GPU: more lanes would mostly wait for each other's timing; what a lane needs of CPU cores
+beside others, since it is frozen or waits for most of the time that it is not compiling, and of GPU
+memory for judge, reference and candidate."""
 
 _MEMORY_QUERY = ("nvidia-smi", "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits")
 _QUERY = ("nvidia-smi", "--query-gpu=name,uuid,driver_version", "--format=csv,noheader")

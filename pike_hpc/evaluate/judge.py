@@ -7,6 +7,7 @@ text and never parses a candidate's bytes. Between orders it is asleep.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import socket
@@ -204,19 +205,21 @@ class Judge:
         watch: TaskWatch,
     ) -> None:
         self._host.phase("build")
+        self._warm.spares.fill()  # the next ones start while this one is examined
         if by is WeightsBy.STATE:
             examiner.build()
         else:
             examiner.load_by_seed()
-        self._warm.spares.fill()  # the next ones start while this one is examined
         self._host.phase("correctness")
         examiner.answer()
         kind = self._device.type
         budget_s = RETIME_BUDGET_S if request.retime else SEARCH_BUDGET_S[kind]
         rule = StopRule(half_width=HALF_WIDTH[kind], budget_s=budget_s)
         examiner.time(reference, rule, secrets, watch, self._solitude)
+        self._host.phase("probes")
         examiner.change_weights()
         examiner.look_beyond()
+        self._host.phase("profile")
         examiner.profile()
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
@@ -280,6 +283,7 @@ def serve(host: Host) -> None:
 def main(fd: int, scratch: str) -> None:
     """Serve the lane at the other end of socket `fd`; sockets of runners go below `scratch`."""
     protect_memory()
+    gc.freeze()  # torch's own objects: each look for garbage would go through all of them
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     with socket.socket(fileno=fd) as link:

@@ -56,8 +56,8 @@ def test_a_lane_whose_judge_died_fails_so_that_it_rests():
 @pytest.mark.parametrize(
     ("cores", "memory_mb", "lanes"),
     [
-        (16, 143_771, 4),
-        (64, 143_771, 4),
+        (16, 143_771, 6),
+        (64, 143_771, 6),
         (14, 46_068, 2),
         (8, 46_068, 2),
         (3, 143_771, 1),

@@ -121,7 +121,7 @@ def test_agents_keep_all_lanes_busy(resolved):
         return expected_lanes(dataclasses.replace(resolved, site=site), 9, 4)
 
     assert at_slurm(gpus=0) == 3
-    assert at_slurm(gpus=4, cpus=16) == 12
-    assert at_slurm(gpus=4, cpus=64) == 48
-    assert at_slurm(gpus=1, cpus=16, gres="gpu:A40:2") == 12
+    assert at_slurm(gpus=4, cpus=16) == 24
+    assert at_slurm(gpus=4, cpus=64) == 72
+    assert at_slurm(gpus=1, cpus=16, gres="gpu:A40:2") == 24
     assert at_slurm(cpus=8, gres="gpu:8,lscratch:10") == 24

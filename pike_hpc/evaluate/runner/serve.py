@@ -249,6 +249,7 @@ def main(address: str, device: str) -> None:
 
     What does not depend on the program comes first: a runner may be started ahead of it.
     """
+    gc.freeze()  # torch's own objects: each look for garbage would go through all of them
     if device == "cuda":
         place = torch.ones(2, 2, device=device)
         torch.mm(place, place)  # with it the context and cuBLAS's handle

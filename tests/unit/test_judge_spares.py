@@ -1,0 +1,112 @@
+"""Runners started ahead: taken in order, given their role, never one that has died waiting."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.evaluate.judge_spares import Spares  # noqa: E402
+from pike_hpc.evaluate.ward import Ward  # noqa: E402
+from pike_hpc.evaluate.wards import Wards  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Lane:
+    """What a judge asks of its lane about runners."""
+
+    def __init__(self, folder: Path) -> None:
+        self.roles: dict[int, str] = {}
+        self.ended: set[int] = set()
+        self.killed: list[int] = []
+        self._folder, self._places = folder, 0
+
+    def place(self) -> Path:
+        self._places += 1
+        made = self._folder / str(self._places)
+        made.mkdir()
+        return made
+
+    def spawn(self, role: str, socket: Path) -> int:
+        number = len(self.roles) + 1
+        self.roles[number] = role
+        return number
+
+    def appoint(self, runner: int, role: str) -> None:
+        self.roles[runner] = role
+
+    def has_ended(self, runner: int) -> bool:
+        return runner in self.ended
+
+    def kill(self, runner: int, grace_s: float) -> None:
+        self.killed.append(runner)
+
+
+@pytest.fixture
+def lane(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Lane(Path())  # a socket's path has 107 bytes at most
+
+
+def taken(spares: Spares, role: str) -> int:
+    """The number of the runner that `role` gets; it is ended."""
+    link = spares.take(role)
+    link.end()
+    return link.number
+
+
+def test_a_candidate_and_a_new_reference_find_theirs_started(lane):
+    spares = Spares(lane, torch.device("cpu"), 2)
+    spares.fill()
+    assert lane.roles == {1: "spare", 2: "spare"}
+    assert taken(spares, "candidate") == 1
+    assert taken(spares, "reference") == 2
+    assert lane.roles == {1: "candidate", 2: "reference"}
+    assert taken(spares, "candidate") == 3, "none waits: a new one"
+
+
+def test_no_more_wait_than_were_asked_for(lane):
+    spares = Spares(lane, torch.device("cpu"), 2)
+    spares.fill()
+    spares.fill()
+    assert len(lane.roles) == 2
+    spares.end()
+    assert sorted(lane.killed) == [1, 2]
+    none = Spares(lane, torch.device("cpu"), 0)
+    none.fill()
+    assert taken(none, "candidate") == 3
+
+
+def test_one_that_died_waiting_is_cleared_away(lane):
+    spares = Spares(lane, torch.device("cpu"), 2)
+    spares.fill()
+    lane.ended.add(1)
+    assert taken(spares, "candidate") == 2
+    assert lane.killed == [1, 2]
+
+
+class Runner(Ward):
+    """A runner's ward without a process."""
+
+    def __init__(self) -> None:
+        self.slain = False
+        self.has_ended = False
+
+    def slay(self) -> None:
+        self.slain = True
+
+
+def test_a_spare_that_became_the_reference_outlives_an_eviction():
+    made: list[Runner] = []
+
+    def start(number: int, address: Path) -> Ward:
+        made.append(Runner())
+        return made[-1]
+
+    wards = Wards(start)
+    for _ in range(2):
+        wards.answer({"ask": "spawn", "role": "spare", "socket": "s"})
+    wards.answer({"ask": "appoint", "runner": 2, "role": "reference"})
+    wards.slay_candidates()
+    assert [runner.slain for runner in made] == [True, False]
