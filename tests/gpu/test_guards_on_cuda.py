@@ -126,6 +126,7 @@ def test_a_process_that_comes_onto_the_gpu_is_seen(device, guards):
     if not gpu.sample().processes:
         pytest.skip("the driver tells no processes here, not even this one")
     guard = guards.task("visitor").guard()
+    guard.begin()
     guard.before()
     assert guard.after(reference_last=True), guard.why
     visitor = subprocess.Popen(
@@ -176,7 +177,9 @@ def test_a_copy_is_near_its_floor_and_not_below_it(device, judge, capsys):
         sys.stdout.write(f"\ncopy: floor {timing.floor_ms}, candidate {timing.candidate_ms}\n")
     if timing.floor_ms is None:
         pytest.skip(Physics.of(CUDA).why_not)
-    assert 1.0 < timing.candidate_ms / timing.floor_ms < 6.0
+    # The way of 256 MiB there and back is longer than the copy: half of all is the least that is
+    # left of a latency when that is taken off (NULL_FLOOR).
+    assert 1.0 < timing.candidate_ms / timing.floor_ms < 12.0
 
 
 def test_a_stale_answer_is_refused(device, judge):

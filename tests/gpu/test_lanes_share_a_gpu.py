@@ -81,7 +81,7 @@ def beside(lane: Lane, others: list[EvalRequest], judge) -> tuple[EvalResult, li
 def test_a_speedup_is_the_same_with_another_lane_at_work(device, lanes):
     first, second = lanes
     asked = request(device, "4", "compile_reduce_overhead")
-    busy = [request(device, "1", "identity"), request(device, "33", "compile")]
+    busy = [request(device, "1", "identity"), request(device, "33", "compile_default")]
     alone = first.evaluate(asked)
     assert alone.status is EvalStatus.PASSED, alone
     shared, results = beside(second, busy, lambda: first.evaluate(asked))
