@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pike_hpc.cli.candidate_file import read_candidate
+from pike_hpc.cli.image import digest_of
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.stock import Stock, StockVerdicts
@@ -63,7 +64,7 @@ def request_from(
         task=task,
         candidate_source=source,
         device_kind=device.kind,
-        image_digest=image_digest(),
+        image_digest=digest_of(options.engine, options.image) or image_digest(),
         min_isolation=options.min_isolation,
         timeout_s=options.timeout_s,
     )

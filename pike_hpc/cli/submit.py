@@ -11,6 +11,7 @@ from pathlib import Path
 from pike_hpc.cli import processes, slurm_jobs
 from pike_hpc.cli.config import add_layers, resolve_from
 from pike_hpc.cli.follow import Follower
+from pike_hpc.cli.image import check_image, with_digest
 from pike_hpc.cli.lanes import require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
@@ -80,6 +81,8 @@ def submit(options: argparse.Namespace) -> int:
     if resolved.site.scheduler == "slurm" and not (folder / "run.yaml").exists():
         # Nor for jobs that Slurm refuses: the folder would keep the site with the mistake.
         preflight(resolved, folder.absolute(), _plan_on_paper(resolved, folder.absolute(), tasks))
+    if tape.replay is None and not (folder / "run.yaml").exists():
+        resolved = with_digest(resolved)
     run = _open_or_create(folder, resolved, tasks)
     return _go_on(run, device, tape)
 
@@ -152,6 +155,8 @@ def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
     if run.finished():
         print("every task is finished: nothing is started", file=sys.stderr)
         return Follower(run).conclude()
+    if tape.replay is None:
+        check_image(run.resolved)
     if run.resolved.site.scheduler == "slurm":
         return _submit_to_slurm(run, tape)
     gpus = device.gpus if device is not None else ()

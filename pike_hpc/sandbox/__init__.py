@@ -10,6 +10,7 @@ from pike_hpc.sandbox.host import (
     look,
     python_prefixes,
 )
+from pike_hpc.sandbox.image import Image, inspect
 from pike_hpc.sandbox.levels import ATTACKS, LEVELS, level, meets
 from pike_hpc.sandbox.probe import measure
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec, environment, home
@@ -21,6 +22,7 @@ __all__ = [
     "SCRATCH",
     "Engine",
     "HostFacts",
+    "Image",
     "SandboxSpec",
     "Toolchain",
     "available",
@@ -29,6 +31,7 @@ __all__ = [
     "environment",
     "give_scratch",
     "home",
+    "inspect",
     "interpreter",
     "level",
     "look",

@@ -40,3 +40,7 @@ def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
     report = json.loads(judge.run(*pike, "report", "run", "--json"))
     (task,) = report["tasks"]
     assert task["status_counts"] == {"PASSED": 1}
+    # Every verdict is filed under the image that it was reached in.
+    digest = judge.run("sha256sum", image).split()[0]
+    journal = "".join(f.read_text() for f in (judge.folder / "run/journal").rglob("*.jsonl"))
+    assert f'"image_digest":"sha256:{digest}"' in journal.replace('": "', '":"')

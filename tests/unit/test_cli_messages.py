@@ -145,3 +145,15 @@ def test_what_a_site_would_be_asked_for_is_shown_anywhere(capsys, workflow, monk
     )
     assert code == 0
     assert "#SBATCH --qos=regular" in out
+
+
+def test_an_image_that_is_not_there_is_found_before_a_run_folder_is_made(capsys, workflow):
+    container = ("--set", "container.engine=apptainer", "--set", "container.image=/no/such.sif")
+    code, _, err = run(
+        capsys, "submit", "--workflow", workflow, "--site", "local", *container, "--run", "r"
+    )
+    assert code == 2
+    assert "no image /no/such.sif for engine apptainer: No such file" in err
+    assert "where: --set container.image" in err
+    assert "make image" in err
+    assert not (workflow.parent / "r").exists()

@@ -1,0 +1,89 @@
+"""The image that a run's candidates are kept in, looked at before anything is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from pike_hpc import sandbox
+from pike_hpc.config import Resolved
+from pike_hpc.records import UsageError
+
+TORCH = ("2.11", "2.14")
+"""The first version that was tested, and the first that was not."""
+
+
+def with_digest(resolved: Resolved) -> Resolved:
+    """The configuration with the digest of the image that is there; as it is without an image.
+
+    Verdicts are filed under that digest, in journal and archive.
+
+    Raises UsageError where the image is missing, or is another than the one that was named by
+    `container.digest`, or holds a torch that we cannot judge.
+    """
+    digest = check_image(resolved)
+    if digest is None:
+        return resolved
+    container = dataclasses.replace(resolved.site.container, digest=digest)
+    site = dataclasses.replace(resolved.site, container=container)
+    return dataclasses.replace(resolved, site=site)
+
+
+def check_image(resolved: Resolved) -> str | None:
+    """The digest of the image that a run's candidates are kept in; raises as `with_digest`."""
+    container = resolved.site.container
+    if container.image is None or not _runs_image(container.engine):
+        return None
+    where = resolved.sources.get("container.image", "container.image")
+    found = _found(container.engine, container.image, where)
+    if container.digest is not None and found != _prefixed(container.digest):
+        raise UsageError(
+            f"image {container.image} is another than the run's: {found}",
+            where=resolved.sources.get("container.digest", "container.digest"),
+            valid=_prefixed(container.digest),
+            fix="put the old one back, or start a new run, which takes the image that is there",
+        )
+    return found
+
+
+@functools.cache
+def digest_of(engine: str, image: str | None) -> str | None:
+    """The digest of an image named on the command line; None where none is run."""
+    if image is None or not _runs_image(engine):
+        return None
+    return _found(engine, image, "--image")
+
+
+@functools.cache
+def _found(engine: str, image: str, where: str) -> str:
+    """Looked at once a process: a file of gigabytes takes seconds to hash."""
+    found = sandbox.inspect(sandbox.Engine(engine), image, sandbox.look(), where=where)
+    check_version(found, image, where)
+    return found.digest
+
+
+def check_version(found: sandbox.Image, image: str, where: str) -> None:
+    """Raises UsageError where the image's labels name a torch that we cannot judge."""
+    torch = found.labels.get("torch")
+    if torch is not None and not is_tested(torch):
+        raise UsageError(
+            f"image {image} holds torch {torch}",
+            where=where,
+            valid=f"{TORCH[0]} up to, and without, {TORCH[1]}",
+            fix="make image SITE=…, or name another image",
+        )
+
+
+def is_tested(version: str) -> bool:
+    """Whether a version of torch, such as 2.13.0+cu130, is one that we test."""
+    numbers = tuple(int(part) for part in version.partition("+")[0].split(".")[:2])
+    low, high = (tuple(map(int, v.split("."))) for v in TORCH)
+    return low <= numbers < high
+
+
+def _runs_image(engine: str) -> bool:
+    return engine in list(sandbox.Engine) and sandbox.Engine(engine).runs_image
+
+
+def _prefixed(digest: str) -> str:
+    return digest if digest.startswith("sha256:") else f"sha256:{digest}"
