@@ -1,65 +1,73 @@
 """`pike-hpc doctor`: try everything a run needs here, and say what to fix.
 
 Each check does the thing itself where that is harmless: run a program under each engine, attack
-from inside, lock and rename on the run's file system, compile a line of C++.
+from inside, lock and rename on the run's file system, compile a line of C++. At a site with Slurm
+it asks for a node of each kind and tries there what will be done there.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import os
 import platform
-import shutil
 import socket
-import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pike_hpc
-from pike_hpc.cli.lanes import measure_isolation
-from pike_hpc.config import Site, env, load_site, recognise_site
-from pike_hpc.evaluate.device import detect, torch_version
-from pike_hpc.launch import default_account
-from pike_hpc.mailbox import FileMailbox
-from pike_hpc.records import PikeError, encode
+from pike_hpc.cli.check import Check, tried
+from pike_hpc.cli.doctor_here import here
+from pike_hpc.cli.doctor_node import inside, model
+from pike_hpc.cli.doctor_slurm import at_slurm, on_nodes
+from pike_hpc.config import Resolved, env, recognise_site, resolve
+from pike_hpc.evaluate.device import torch_version
+from pike_hpc.records import encode
 
-_TORCH_RANGE = ("2.11", "2.14")
-_SLURM = ("sbatch", "squeue", "sacct", "scontrol")
-_MIN_FREE_GB = 5.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Check:
-    """One thing tried."""
-
-    name: str
-    state: str
-    """ok, warn, fail or unknown."""
-    detail: str
-    fix: str = ""
+_ANY_WORK = """
+schema_version: 1
+name: doctor
+tasks: {suite: level3-pike, ids: "4"}
+search: {strategy: rules}
+budget: {evaluations_per_task: 1}
+evaluate: {devices: [auto], min_isolation: L1}
+workers: {count: 1}
+"""
+"""Where no workflow is named: rules alone ask no model and want no isolation."""
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("--site", metavar="SITE", help="default: the one recognised, else local")
+    parser.add_argument("--workflow", type=Path, metavar="FILE", help="whose models are asked, too")
+    parser.add_argument("--account", help="what the scheduler charges")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=V", help="override a key; repeatable"
+    )
+    parser.add_argument("--no-nodes", action="store_true", help="ask Slurm for no node")
+    parser.add_argument(
+        "--wait-s", type=int, default=60, metavar="S", help="for a node; default 60"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--collect", type=Path, metavar="FILE", help="a redacted report to send")
+    parser.add_argument("--inside", choices=["worker", "agent"], help=argparse.SUPPRESS)
+    parser.add_argument("--note", type=Path, help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Try all; 1 where something fails, else 0."""
-    environ = env.environ()
-    sites = env.sites_dir(environ)
-    name = options.site or recognise_site(environ, sites_dir=sites) or "local"
-    site = load_site(name, sites_dir=sites, user_dir=env.user_config_dir(environ))
-    checks = list(_checks(site))
-    document = {"schema_version": 1, "site": site.name, "checks": [encode(c) for c in checks]}
+    resolved = _resolved(options)
+    if options.inside:
+        checks = list(tried(inside(resolved, options.inside, options.note)))
+        answer = {"host": socket.gethostname(), "now": time.time()}
+        print(json.dumps(answer | {"checks": [encode(c) for c in checks]}))
+        return 0
+    checks = list(_checks(resolved, options))
+    site = resolved.site.name
+    document = {"schema_version": 1, "site": site, "checks": [encode(c) for c in checks]}
     if options.collect is not None:
         options.collect.write_text(json.dumps(document | {"about": _about()}, indent=2) + "\n")
         print(f"report: {options.collect}", file=sys.stderr)
@@ -67,142 +75,55 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
     else:
         for check in checks:
-            print(f"{check.state:<8} {check.name:<12} {check.detail}")
+            print(f"{check.state:<8} {check.name:<18} {check.detail}")
             if check.fix and check.state != "ok":
-                print(f"{'':<21} fix: {check.fix}")
+                print(f"{'':<27} fix: {check.fix}")
     return 1 if any(c.state == "fail" for c in checks) else 0
 
 
-def _checks(site: Site) -> Iterator[Check]:
-    tries: dict[str, Callable[[Site], Check]] = {
-        "python": _python,
-        "torch": _torch,
-        "device": _device,
-        "compiler": _compiler,
-        "isolation": _isolation,
-        "work": _work,
-        "tmp": _tmp,
-        "slurm": _slurm,
-        "account": _account,
-        "unverified": _unverified,
-    }
-    for name, attempt in tries.items():
-        try:
-            yield attempt(site)
-        except PikeError as error:
-            yield Check(name, "fail", error.what, error.fix or "")
-        except OSError as error:
-            yield Check(name, "fail", str(error))
+def _checks(resolved: Resolved, options: argparse.Namespace) -> Iterator[Check]:
+    yield from tried(here(resolved))
+    if resolved.site.scheduler != "slurm":
+        yield from tried({"model": lambda: model(resolved)})
+        return
+    asked = list(at_slurm(resolved))
+    yield from asked
+    if resolved.site.agent.where != "array":
+        yield from tried({"model": lambda: model(resolved)})
+    if options.no_nodes or any(check.state != "ok" for check in asked):
+        why = "not asked for" if options.no_nodes else "Slurm has to take the jobs first"
+        yield Check("nodes", "unknown", why, "run doctor again without --no-nodes")
+        return
+    yield from on_nodes(resolved, _arguments(options, resolved), options.wait_s)
 
 
-def _python(_: Site) -> Check:
-    return Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
-
-
-def _torch(_: Site) -> Check:
-    version = torch_version()
-    if version is None:
-        return Check(
-            "torch",
-            "warn",
-            "not installed: nothing can be judged in this environment",
-            "make setup (or pip install 'pike-hpc[local]'); a login node needs none",
-        )
-    low, high = (tuple(map(int, v.split("."))) for v in _TORCH_RANGE)
-    inside = low <= tuple(map(int, version.split(".")[:2])) < high
-    state = "ok" if inside else "warn"
-    return Check("torch", state, version, f"tested are {_TORCH_RANGE[0]} up to {_TORCH_RANGE[1]}")
-
-
-def _device(_: Site) -> Check:
-    device = detect("auto", visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
-    return Check("device", "ok", device.why)
-
-
-def _compiler(_: Site) -> Check:
-    compiler = shutil.which("g++")
-    headers = Path(sysconfig.get_paths()["include"], "Python.h")
-    if compiler is None:
-        fix = "apt-get install g++, or load the site's gcc module"
-        return Check("compiler", "warn", "no g++: rules with torch.compile are left out", fix)
-    if not headers.is_file():
-        fix = "apt-get install python3-dev"
-        return Check("compiler", "warn", f"no {headers}: the same rules are left out", fix)
+def _resolved(options: argparse.Namespace) -> Resolved:
+    environ = env.environ()
+    sites = env.sites_dir(environ)
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "one.cpp")
-        source.write_text("#include <vector>\nint one() { return std::vector<int>{1}[0]; }\n")
-        command = [compiler, "-c", str(source), "-o", str(source.with_suffix(".o"))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode:
-        return Check("compiler", "fail", done.stderr.strip().splitlines()[-1], "repair g++")
-    return Check("compiler", "ok", f"{compiler} compiles, headers in {headers.parent}")
+        workflow = options.workflow
+        if workflow is None:
+            workflow = Path(folder, "doctor.yaml")
+            workflow.write_text(_ANY_WORK, "utf-8")
+        return resolve(
+            workflow,
+            options.site or recognise_site(environ, sites_dir=sites) or "local",
+            environ=environ,
+            sites_dir=sites,
+            sets=options.set,
+            account=options.account,
+            user_config_dir=env.user_config_dir(environ),
+        )
 
 
-def _isolation(site: Site) -> Check:
-    image = os.path.expandvars(site.container.image) if site.container.image else None
-    found = measure_isolation(site.container.engine, Path(site.paths.tmp), image)
-    open_ways = sorted(name for name, stopped in found.probes.items() if not stopped)
-    detail = f"{found.level} by {found.engine}"
-    if open_ways:
-        detail += f"; not stopped: {', '.join(open_ways)}"
-    state = "ok" if found.level in ("L3", "L4") else "warn"
-    fix = "apt-get install bubblewrap, and allow user namespaces (docs/isolation.md)"
-    return Check("isolation", state, detail, fix)
-
-
-def _work(site: Site) -> Check:
-    work = Path(os.path.expandvars(site.paths.work)).expanduser()
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pike-doctor-", dir=work) as folder:
-        counts = FileMailbox(Path(folder)).counts()
-    free_gb = shutil.disk_usage(work).free / 1e9
-    detail = f"{work.resolve()}: locks, renames and commits work, {free_gb:.0f} GB free"
-    if counts.new or free_gb < _MIN_FREE_GB:
-        return Check("work", "warn", detail, f"keep at least {_MIN_FREE_GB:.0f} GB free")
-    return Check("work", "ok", detail)
-
-
-def _tmp(site: Site) -> Check:
-    tmp = Path(os.path.expandvars(site.paths.tmp))
-    with (
-        tempfile.TemporaryDirectory(prefix="pike-", dir=tmp) as folder,
-        socket.socket(socket.AF_UNIX) as bell,
-    ):
-        bell.bind(f"{folder}/socket")
-    return Check("tmp", "ok", f"{tmp}: sockets work, {shutil.disk_usage(tmp).free / 1e9:.0f} GB")
-
-
-def _slurm(site: Site) -> Check:
-    if site.scheduler != "slurm":
-        return Check("slurm", "ok", f"site {site.name} needs none")
-    missing = [name for name in _SLURM if not shutil.which(name)]
-    if missing:
-        fix = f"run this on a login node of {site.name}"
-        return Check("slurm", "fail", f"not on PATH: {', '.join(missing)}", fix)
-    done = subprocess.run(["squeue", "--version"], capture_output=True, text=True, check=False)
-    return Check("slurm", "ok" if done.returncode == 0 else "fail", done.stdout.strip())
-
-
-def _account(site: Site) -> Check:
-    if site.scheduler != "slurm" or site.account:
-        return Check("account", "ok", site.account or "none needed")
-    default = default_account()
-    if default:
-        return Check("account", "ok", f"{default}, Slurm's default for you")
-    return Check(
-        "account",
-        "warn",
-        "no account is given, and Slurm tells no default",
-        "submit with --account A, or write it to your own site file; "
-        "`sacctmgr -nP show assoc user=$USER format=account` lists yours",
-    )
-
-
-def _unverified(site: Site) -> Check:
-    keys = sorted(key for key, source in site.sources.items() if source.startswith("unverified"))
-    if not keys:
-        return Check("unverified", "ok", "every value of the site file has a source")
-    return Check("unverified", "warn", ", ".join(keys), "check these against the site's pages")
+def _arguments(options: argparse.Namespace, resolved: Resolved) -> list[str]:
+    """The same options for the command inside a job."""
+    arguments = ["--site", options.site or resolved.site.name]
+    if options.workflow is not None:
+        arguments += ["--workflow", str(options.workflow.absolute())]
+    for given in options.set:
+        arguments += ["--set", given]
+    return arguments
 
 
 def _about() -> dict[str, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from pike_hpc.agent import Models, Seat
 from pike_hpc.cli.tape import Tape
 from pike_hpc.config import ModelSpec, Resolved, env
-from pike_hpc.llm import make_model, price_of
+from pike_hpc.llm import ModelRequest, make_model, price_of
 from pike_hpc.records import Role
 
 MODEL_TAPE = "model.jsonl"
@@ -26,6 +27,28 @@ def make_models(resolved: Resolved, tape: Tape | None = None) -> Models | None:
             seats[role] = _seat(spec, resolved, tape or Tape())
     ideas = workflow.search.options.get("branches", 10)
     return Models(seats, workflow.evaluate.tiers, int(ideas))
+
+
+def brief_answers(resolved: Resolved) -> Iterator[tuple[str, float]]:
+    """Ask each model of the workflow for one token; its name and the seconds it took.
+
+    Raises what models raise: ModelRefused, ModelUnavailable; UsageError for a missing key.
+    """
+    asked = set()
+    for role in Role:
+        spec = resolved.workflow.model_for(role.value)
+        if spec is None or (spec.model, spec.base_url) in asked:
+            continue
+        asked.add((spec.model, spec.base_url))
+        model = _seat(spec, resolved, Tape()).model
+        question = ModelRequest(
+            role=role,
+            system="Answer with one word.",
+            user="Are you there?",
+            temperature=spec.temperature,
+            max_output_tokens=1,
+        )
+        yield model.name, model.complete(question).latency_s
 
 
 def check_keys(resolved: Resolved, tape: Tape) -> None:

@@ -1,0 +1,139 @@
+"""What doctor tries on the machine that it runs on: Python, torch, compiler, sandbox, folders."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pike_hpc.cli.check import Check
+from pike_hpc.cli.doctor_files import clock_check, kind_of, lock_check, room_check
+from pike_hpc.cli.image import TORCH, check_image, is_tested
+from pike_hpc.cli.lanes import measure_isolation
+from pike_hpc.config import Resolved, env
+from pike_hpc.evaluate.device import detect, torch_version
+from pike_hpc.mailbox import FileMailbox
+
+
+def here(resolved: Resolved) -> Mapping[str, Callable[[], Check]]:
+    """Checks by name, in the order in which they are tried."""
+    site = resolved.site
+    work, tmp = Path(site.paths.work), Path(site.paths.tmp)
+    return {
+        "python": python,
+        "torch": torch,
+        "device": device,
+        "compiler": compiler,
+        "image": lambda: image(resolved),
+        "isolation": lambda: isolation(resolved),
+        "work": lambda: mailbox(work),
+        "lock": lambda: lock_check(work),
+        "clock": lambda: clock_check(work),
+        "quota": lambda: room_check(work),
+        "tmp": lambda: sockets(tmp),
+        "unverified": lambda: unverified(site.sources),
+    }
+
+
+def python() -> Check:
+    """Which one runs."""
+    return Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def torch() -> Check:
+    """Whether it is here, and a version that is tested."""
+    version = torch_version()
+    if version is None:
+        return Check(
+            "torch",
+            "warn",
+            "not installed: nothing can be judged in this environment",
+            "make setup (or pip install 'pike-hpc[local]'); worker jobs use this environment too",
+        )
+    state = "ok" if is_tested(version) else "warn"
+    return Check("torch", state, version, f"tested are {TORCH[0]} up to, and without, {TORCH[1]}")
+
+
+def device() -> Check:
+    """What would judge here."""
+    found = detect("auto", visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+    return Check("device", "ok", found.why)
+
+
+def compiler() -> Check:
+    """Whether C++ is compiled, with Python's headers at hand."""
+    program = shutil.which("g++")
+    headers = Path(sysconfig.get_paths()["include"], "Python.h")
+    if program is None:
+        fix = "apt-get install g++, or load the site's gcc module"
+        return Check("compiler", "warn", "no g++: rules with torch.compile are left out", fix)
+    if not headers.is_file():
+        fix = "apt-get install python3-dev"
+        return Check("compiler", "warn", f"no {headers}: the same rules are left out", fix)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "one.cpp")
+        source.write_text("#include <vector>\nint one() { return std::vector<int>{1}[0]; }\n")
+        command = [program, "-c", str(source), "-o", str(source.with_suffix(".o"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        return Check("compiler", "fail", done.stderr.strip().splitlines()[-1], "repair g++")
+    return Check("compiler", "ok", f"{program} compiles, headers in {headers.parent}")
+
+
+def image(resolved: Resolved) -> Check:
+    """Whether the site's image is there, whole, and of a version that is tested."""
+    digest = check_image(resolved)
+    container = resolved.site.container
+    if digest is None:
+        return Check("image", "ok", f"engine {container.engine} runs none")
+    return Check("image", "ok", f"{container.image}, {digest[:19]}…")
+
+
+def isolation(resolved: Resolved) -> Check:
+    """What a candidate would be kept from, by attacks; the workflow's minimum is the measure."""
+    site, minimum = resolved.site, resolved.workflow.evaluate.min_isolation
+    found = measure_isolation(site.container.engine, Path(site.paths.tmp), site.container.image)
+    open_ways = sorted(name for name, stopped in found.probes.items() if not stopped)
+    detail = f"{found.level} by {found.engine}"
+    if open_ways:
+        detail += f"; not stopped: {', '.join(open_ways)}"
+    cut = {"network", "network_interfaces", "abstract_socket"}.isdisjoint(open_ways)
+    if not cut:
+        fix = "the network is not cut: ask the site why, or accept the level by evaluate."
+        return Check("isolation", "warn", detail, fix + f"min_isolation: {found.level}")
+    state = "ok" if found.level >= max(minimum, "L3") else "warn"
+    fix = "apt-get install bubblewrap, and allow user namespaces (docs/isolation.md)"
+    return Check("isolation", state, detail, fix)
+
+
+def mailbox(work: Path) -> Check:
+    """Whether requests could be handed over there."""
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pike-doctor-", dir=work) as folder:
+        counts = FileMailbox(Path(folder)).counts()
+    state = "warn" if counts.new else "ok"
+    return Check("work", state, f"{work.resolve()}, {kind_of(work)}: renames and commits work")
+
+
+def sockets(tmp: Path) -> Check:
+    """Whether judge and runner could meet there."""
+    with (
+        tempfile.TemporaryDirectory(prefix="pike-", dir=tmp) as folder,
+        socket.socket(socket.AF_UNIX) as bell,
+    ):
+        bell.bind(f"{folder}/socket")
+    return Check("tmp", "ok", f"{tmp}: sockets work, {shutil.disk_usage(tmp).free / 1e9:.0f} GB")
+
+
+def unverified(sources: Mapping[str, str]) -> Check:
+    """Which values of the site file nobody has seen documented."""
+    keys = sorted(key for key, source in sources.items() if "unverified" in source)
+    if not keys:
+        return Check("unverified", "ok", "every value of the site file has a source")
+    return Check("unverified", "warn", ", ".join(keys), "check these against the site's pages")

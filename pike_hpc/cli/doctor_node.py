@@ -1,0 +1,118 @@
+"""What doctor tries inside a job, where workers and agents will run, and reports to the login node.
+
+A worker's node is asked what a worker needs, an agent's what an agent does: a way to its model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pike_hpc.cli import doctor_here
+from pike_hpc.cli.check import Check
+from pike_hpc.cli.doctor_files import clock_check, lock_of_another
+from pike_hpc.cli.models import brief_answers
+from pike_hpc.config import Resolved
+from pike_hpc.evaluate.device import detect, torch_version
+from pike_hpc.records import TryAgainLater
+from pike_hpc.sandbox import Engine, inspect, look
+
+VISIBLE_S = 70.0
+"""For a new file to be seen: NFS clients keep what they know of a folder for up to 60 s."""
+
+MIN_DRIVER = {12: (525, 60), 13: (580, 65)}
+"""By CUDA's major version; https://docs.nvidia.com/deploy/cuda-compatibility (minor versions)."""
+
+
+def inside(resolved: Resolved, kind: str, note: Path) -> Mapping[str, Callable[[], Check]]:
+    """Checks in a job of that kind. `note` is a file that the login node has just written."""
+    shared: dict[str, Callable[[], Check]] = {
+        "visible": lambda: visible(note),
+        "lock": lambda: lock_of_another(note),
+        "clock": lambda: clock_check(note.parent),
+    }
+    if kind == "agent":
+        return shared | {"model": lambda: model(resolved)}
+    return shared | {
+        "tmp": lambda: doctor_here.sockets(Path(resolved.site.paths.tmp)),
+        "torch": doctor_here.torch,
+        "device": lambda: device(resolved),
+        "driver": lambda: driver(resolved),
+        "isolation": lambda: doctor_here.isolation(resolved),
+    }
+
+
+def visible(note: Path) -> Check:
+    """Whether what the login node wrote is seen here, and how late."""
+    began = time.monotonic()
+    while time.monotonic() - began < VISIBLE_S:
+        try:
+            written = json.loads(note.read_text("utf-8"))["written_at"]
+        except (OSError, ValueError, KeyError):
+            time.sleep(1)
+            continue
+        late_s = max(time.time() - written, 0.0)
+        return Check("visible", "ok", f"{note.parent} is the login node's; {late_s:.0f} s old")
+    fix = "set paths.work to a folder that login and compute nodes share at the same path"
+    return Check("visible", "fail", f"{note} of the login node is not seen here", fix)
+
+
+def device(resolved: Resolved) -> Check:
+    """Whether this node has the GPU that results will be filed under."""
+    found = detect("auto")
+    wanted = resolved.site.worker_job.gpu_model
+    if wanted and found.kind != wanted:
+        fix = f"set worker_job.gpu_model to {found.kind}, or ask for other nodes"
+        return Check("device", "fail", f"{found.why}; the site file says {wanted}", fix)
+    return Check("device", "ok", found.why)
+
+
+def driver(resolved: Resolved) -> Check:
+    """The GPU's driver against the CUDA of what will run on it."""
+    if shutil.which("nvidia-smi") is None:
+        state = "warn" if resolved.site.worker_job.gpu_model else "ok"
+        return Check("driver", state, "no nvidia-smi here: no GPU", "ask for nodes with GPUs")
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    return driver_check(done.stdout.strip().partition("\n")[0], cuda_of(resolved))
+
+
+def cuda_of(resolved: Resolved) -> str:
+    """The CUDA version that the image's label, or else this environment's torch, names."""
+    container = resolved.site.container
+    if container.image is not None and container.engine in list(Engine):
+        engine = Engine(container.engine)
+        if engine.runs_image:
+            found = inspect(engine, container.image, look(), where="container.image")
+            return found.labels.get("cuda", "")
+    digits = re.search(r"\+cu(\d+)(\d)$", torch_version() or "")
+    return f"{digits[1]}.{digits[2]}" if digits else ""
+
+
+def driver_check(version: str, cuda: str) -> Check:
+    """Whether a driver such as 580.82.07 runs programs of that CUDA."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    major = int(cuda.partition(".")[0]) if cuda[:1].isdigit() else 0
+    if len(numbers) < 2 or major not in MIN_DRIVER:
+        return Check("driver", "unknown", f"driver {version or '?'}, CUDA {cuda or '?'}")
+    low = MIN_DRIVER[major]
+    detail = f"driver {version}, CUDA {cuda} wants {low[0]}.{low[1]}"
+    fix = f"use an image for CUDA {major - 1}: make image IMAGE=eval-cuda{major - 1}"
+    return Check("driver", "ok" if numbers >= low else "fail", detail, fix)
+
+
+def model(resolved: Resolved) -> Check:
+    """Whether each model of the workflow answers from here, to one token's worth of question."""
+    if not resolved.workflow.asks_models:
+        return Check("model", "ok", "the workflow asks none")
+    try:
+        said = [f"{name} in {latency_s:.1f} s" for name, latency_s in brief_answers(resolved)]
+    except TryAgainLater as error:
+        fix = "compute nodes of many sites need a proxy (https_proxy), or agent.where: shell"
+        return Check("model", "fail", error.what, fix)
+    return Check("model", "ok", f"answered: {', '.join(said)}")

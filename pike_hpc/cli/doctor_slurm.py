@@ -1,0 +1,136 @@
+"""What doctor asks Slurm: programs, QOS and account, and to be let onto the nodes of both kinds."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pike_hpc.cli.check import Check, tried
+from pike_hpc.cli.doctor_files import skew_check
+from pike_hpc.config import Resolved, env
+from pike_hpc.launch import plan_jobs, preflight, slurm_parameters
+from pike_hpc.launch.exports import handed_over
+from pike_hpc.records import PikeError, TryAgainLater
+
+PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol")
+JOB_MINUTES = 5
+"""Of a job that tries things; it is over in less than one."""
+
+
+def slurm(resolved: Resolved) -> Check:
+    """Whether its programs are here."""
+    missing = [name for name in PROGRAMS if not shutil.which(name)]
+    if missing:
+        fix = f"run this on a login node of {resolved.site.name}"
+        return Check("slurm", "fail", f"not on PATH: {', '.join(missing)}", fix)
+    done = subprocess.run(["squeue", "--version"], capture_output=True, text=True, check=False)
+    return Check("slurm", "ok" if done.returncode == 0 else "fail", done.stdout.strip())
+
+
+def account(resolved: Resolved) -> Check:
+    """Whether Slurm would take both kinds of jobs: account, QOS, partition, constraint, GPUs."""
+    run = Path(resolved.site.paths.work)
+    plan = plan_jobs(resolved, run, ["1"], python=sys.executable, lib=run / "code/lib")
+    try:
+        return Check("account", "ok", "; ".join(preflight(resolved, run, plan)))
+    except TryAgainLater as error:
+        return Check("account", "unknown", error.what, error.fix or "")
+    except PikeError as error:
+        return Check("account", "fail", f"{error.what} ({error.where})", error.fix or "")
+
+
+def on_nodes(resolved: Resolved, arguments: Sequence[str], wait_s: int) -> Iterator[Check]:
+    """The checks of a job of each kind, by names such as `worker: lock`.
+
+    Args:
+        resolved: what asks for the nodes.
+        arguments: of this command, for the one inside.
+        wait_s: how long a job may wait for a node.
+    """
+    kinds = ("worker", "agent") if resolved.site.agent.where == "array" else ("worker",)
+    for kind in kinds:
+        yield from _on_node(resolved, kind, arguments, wait_s)
+
+
+def srun(parameters: dict[str, Any], wait_s: int) -> list[str]:
+    """The command that starts a program on a node as a job with those parameters would get."""
+    given = {**parameters, **parameters.get("additional_parameters", {})}
+    own = ("job_name", "time", "setup", "additional_parameters", "signal_delay_s")
+    options = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in given.items()
+        if name not in (*own, "stderr_to_stdout")
+    ]
+    return [
+        *("srun", "--quiet", "--ntasks=1", "--job-name=pike-doctor", f"--immediate={wait_s}"),
+        *(f"--time={JOB_MINUTES}", *options),
+    ]
+
+
+def _on_node(
+    resolved: Resolved, kind: str, arguments: Sequence[str], wait_s: int
+) -> Iterator[Check]:
+    work = Path(resolved.site.paths.work)
+    run = work / "doctor"
+    workers, agents = plan_jobs(resolved, run, ["1"], python=sys.executable, lib=run)
+    job = (workers if kind == "worker" else agents)[0]
+    with tempfile.NamedTemporaryFile("w", prefix="pike-doctor-", suffix=".json", dir=work) as note:
+        json.dump({"written_at": time.time()}, note)
+        note.flush()
+        with contextlib.suppress(OSError):  # told by the check of this machine
+            fcntl.flock(note.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        program = [sys.executable, "-P", "-m", "pike_hpc", "doctor", *arguments]
+        program += ["--inside", kind, "--note", note.name]
+        lines = [*resolved.site.setup, f"exec {shlex.join(program)}"]
+        parameters = slurm_parameters(resolved, kind, "pike-doctor")
+        argv = [*srun(parameters, wait_s), "bash", "-c", "\n".join(lines)]
+        before = time.time()
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=handed_over(env.environ(), job.exports, job.unset),
+            check=False,
+            timeout=wait_s + 60 * JOB_MINUTES + 60,
+        )
+    yield from _told(kind, done, before, time.time())
+
+
+def _told(
+    kind: str, done: subprocess.CompletedProcess[str], before: float, after: float
+) -> Iterator[Check]:
+    try:
+        document = json.loads(done.stdout.strip().splitlines()[-1])
+        checks = [Check(**each) for each in document["checks"]]
+    except (ValueError, KeyError, TypeError, IndexError):
+        said = done.stderr.strip().splitlines()[-1:] or [f"srun ended with {done.returncode}"]
+        waited = "immediate" in said[0].lower() or "unable to allocate" in said[0].lower()
+        fix = "see that a job of yours can run this Python: the site's setup lines, paths.work"
+        if waited:
+            fix = "--wait-s 600 waits longer; a debug queue, where the site has one, starts sooner"
+        yield Check(f"{kind}: node", "unknown" if waited else "fail", said[0], fix)
+        return
+    yield Check(f"{kind}: node", "ok", f"{document['host']} answered in {after - before:.0f} s")
+    for check in checks:
+        yield Check(f"{kind}: {check.name}", check.state, check.detail, check.fix)
+    skew = skew_check(document["now"], before, after, f"the clock of {document['host']}")
+    if skew.state != "ok":
+        yield Check(f"{kind}: skew", skew.state, skew.detail, skew.fix)
+
+
+def at_slurm(resolved: Resolved) -> Iterator[Check]:
+    """What can be asked from a login node."""
+    checks = {"slurm": lambda: slurm(resolved), "account": lambda: account(resolved)}
+    yield from tried(checks)

@@ -1,0 +1,146 @@
+"""What doctor makes of what it finds, by file systems, clocks and programs that answer by hand."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.cli.check import Check, tried
+from pike_hpc.cli.doctor_files import (
+    ENOTSUPP,
+    lock_check,
+    lock_of_another,
+    read_lfs_quota,
+    room_check,
+    skew_check,
+)
+from pike_hpc.cli.doctor_node import driver_check, visible
+from pike_hpc.cli.doctor_slurm import srun
+from pike_hpc.records import UsageError
+
+
+@pytest.mark.parametrize(
+    ("number", "says", "fix"),
+    [
+        (errno.ENOLCK, "errno 37", "paths.work"),
+        (errno.ENOSYS, "errno 38", "mount option flock"),
+        (ENOTSUPP, "errno 524", "scratch"),
+        (errno.EIO, "Input/output error", "another file system"),
+    ],
+)
+def test_a_lock_that_is_refused_is_explained(tmp_path, number, says, fix) -> None:
+    def lock(_file: int, _how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    check = lock_check(tmp_path, lock)
+    assert check.state == "warn"
+    assert says in check.detail
+    assert "a run goes on" in check.detail
+    assert fix in check.fix
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_excludes_nobody_is_seen(tmp_path) -> None:
+    assert lock_check(tmp_path).state == "ok"
+    check = lock_check(tmp_path, lambda _file, _how: None)
+    assert (check.state, "excludes nobody" in check.detail) == ("warn", True)
+
+
+def test_a_lock_of_another_node_is_seen_or_not(tmp_path) -> None:
+    file = tmp_path / "note"
+    file.touch()
+    with file.open() as holder:
+        fcntl.flock(holder.fileno(), fcntl.LOCK_EX)
+        assert lock_of_another(file).state == "ok"
+    check = lock_of_another(file)
+    assert check.state == "warn"
+    assert "does not hold here" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "says"),
+    [
+        (100.5, "ok", "agrees"),
+        (103.0, "ok", "2.0 s ahead"),
+        (110.0, "warn", "9.0 s ahead"),
+        (90.0, "warn", "10.0 s behind"),
+    ],
+)
+def test_a_clock_is_compared_with_both_readings_of_ours(told, state, says) -> None:
+    check = skew_check(told, 100.0, 101.0, "its clock")
+    assert check.state == state
+    assert says in check.detail
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("/pscratch 1000000 0 20000000 - 100 0 10000 -\n", (19.456, 9900)),
+        ("/pscratch 30000000* 20000000 40000000 6d 100 5000 10000 -\n", (-10.24, 4900)),
+        ("/pscratch 1000000 0 0 - 100 0 0 -\n", None),
+        ("lfs: no such file\n", None),
+        ("", None),
+    ],
+)
+def test_a_quota_of_lustre_is_what_is_left_of_it(said, left) -> None:
+    assert read_lfs_quota(said) == (pytest.approx(left) if left else None)
+
+
+def test_room_is_told_in_bytes_and_files(tmp_path) -> None:
+    assert "GB free" in room_check(tmp_path).detail
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "state"),
+    [
+        ("580.82.07", "13.0.2", "ok"),
+        ("575.57.08", "13.0", "fail"),
+        ("575.57.08", "12.8.1", "ok"),
+        ("520.61.05", "12.1", "fail"),
+        ("580.82.07", "", "unknown"),
+        ("", "13.0", "unknown"),
+    ],
+)
+def test_a_driver_runs_programs_of_a_cuda(driver, cuda, state) -> None:
+    check = driver_check(driver, cuda)
+    assert check.state == state
+    if state == "fail":
+        assert "make image IMAGE=eval-cuda" in check.fix
+
+
+def test_what_the_login_node_wrote_is_seen(tmp_path) -> None:
+    (tmp_path / "note").write_text('{"written_at": 1.0}')
+    assert visible(tmp_path / "note").state == "ok"
+
+
+def test_a_node_is_asked_for_as_the_jobs_will_ask() -> None:
+    parameters = {
+        "job_name": "pike",
+        "time": 720,
+        "qos": "es2_normal",
+        "gres": "gpu:H200:1",
+        "cpus_per_task": 14,
+        "setup": ["module load python"],
+        "signal_delay_s": 120,
+        "stderr_to_stdout": True,
+        "additional_parameters": {"mem-per-cpu": "18400M"},
+    }
+    assert srun(parameters, 60) == [
+        *("srun", "--quiet", "--ntasks=1", "--job-name=pike-doctor", "--immediate=60", "--time=5"),
+        *("--qos=es2_normal", "--gres=gpu:H200:1", "--cpus-per-task=14", "--mem-per-cpu=18400M"),
+    ]
+
+
+def test_a_check_that_raises_has_failed_and_the_next_is_tried() -> None:
+    def wrong() -> Check:
+        raise UsageError("it is wrong", fix="mend it")
+
+    def full() -> Check:
+        raise OSError(errno.ENOSPC, "No space left on device", str(Path("/work")))
+
+    checks = list(tried({"a": wrong, "b": full, "c": lambda: Check("x", "ok", "fine")}))
+    assert [(c.name, c.state) for c in checks] == [("a", "fail"), ("b", "fail"), ("c", "ok")]
+    assert checks[0].fix == "mend it"
+    assert "/work" in checks[1].detail
