@@ -10,7 +10,6 @@ import os
 import pwd
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from pike_hpc.launch.launcher import sbatch_script
 from pike_hpc.launch.plan import slurm_parameters
 from pike_hpc.launch.refusal import ACCOUNTS, Refusal, error_of, later, passes
 from pike_hpc.records import TryAgainLater, without_escapes
-from pike_hpc.slurm import max_array_size
+from pike_hpc.slurm import call, max_array_size
 
 _PATIENCE_S = 60
 """sbatch itself gives up on a controller that is down after some 20 s."""
@@ -83,19 +82,7 @@ def _tried(resolved: Resolved, run_dir: Path, jobs: Sequence[Job]) -> tuple[bool
         script = Path(folder, f"{kind}.sh")
         count = min(len(jobs), max_array_size()) if len(jobs) > 1 else 1  # as in one array of them
         script.write_text(sbatch_script(run_dir, "true", count, parameters), "utf-8")
-        try:
-            done = subprocess.run(
-                ["sbatch", "--test-only", str(script)],
-                env=theirs,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_PATIENCE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise later(f"no answer within {_PATIENCE_S} s") from None
+        done = call("sbatch", "--test-only", str(script), timeout_s=_PATIENCE_S, environ=theirs)
     said = done.stdout + done.stderr
     if done.returncode == 0:
         partition = _PARTITION.search(said)
@@ -155,16 +142,5 @@ def default_account() -> str | None:
 
 def _asked(*command: str) -> str | None:
     """The first line that a program prints; None where it fails or prints nothing."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = call(*command, timeout_s=_PATIENCE_S)
     return done.stdout.strip().partition("\n")[0] or None if done.returncode == 0 else None

@@ -74,6 +74,7 @@ _LATER = (
     "munge",
     "connection refused",
     "connection timed out",
+    "no answer within",  # our own words for a program that hangs
     "temporarily unable",
     "not available (inactive or drain)",
     "submitjob",  # QOSMaxSubmitJobPerUserLimit: room comes when jobs end
@@ -122,12 +123,11 @@ def later(said: str) -> TryAgainLater:
 def _keys(resolved: Resolved, refusal: Refusal) -> tuple[_Meaning, list[str]]:
     """What a sentence means, and the dotted keys it is most likely about."""
     said = refusal.said.lower()
-    if refusal.kind == "worker":
-        extra = resolved.site.worker_job.extra
-        options = [name for name in _OPTION.findall(said) if name in extra]
-        if options:
-            keys = [f"worker_job.extra.{name}" for name in options]
-            return _Meaning("", (), ("sbatch --help",)), keys
+    extra = getattr(resolved.site, refusal.section).extra
+    options = [name for name in _OPTION.findall(said) if name in extra]
+    if options:
+        keys = [f"{refusal.section}.extra.{name}" for name in options]
+        return _Meaning("", (), ("sbatch --help",)), keys
     meaning = next((m for m in _MEANINGS if m.words in said), _ANYTHING)
     if meaning.keys == ("account",):
         return meaning, ["account"]

@@ -1,6 +1,15 @@
 """What squeue, sacct and scontrol know, as typed answers; a daemon that is down is no error."""
 
-from pike_hpc.slurm.commands import DEFAULT_ARRAY_SIZE, ask, cancel, max_array_size
+from pike_hpc.slurm.commands import (
+    DEFAULT_ARRAY_SIZE,
+    ask,
+    call,
+    cancel,
+    find,
+    max_array_size,
+    time_left_s,
+    used_s,
+)
 from pike_hpc.slurm.job_state import GONE, UNKNOWN, JobState, array_of, job_states
 
 __all__ = [
@@ -10,7 +19,11 @@ __all__ = [
     "JobState",
     "array_of",
     "ask",
+    "call",
     "cancel",
+    "find",
     "job_states",
     "max_array_size",
+    "time_left_s",
+    "used_s",
 ]

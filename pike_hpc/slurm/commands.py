@@ -1,4 +1,4 @@
-"""Ask Slurm's programs and tell them to cancel. One call for all jobs, each with a time limit.
+"""Start Slurm's programs: ask them, and tell them to cancel. One call for all jobs, with a limit.
 
 A daemon that is down makes them wait for up to 18 s and fail; a missing configuration for a minute.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 
 from pike_hpc.config import env
 from pike_hpc.records import TryAgainLater
-from pike_hpc.slurm.job_state import GONE, UNKNOWN, JobState, array_of, job_states
+from pike_hpc.slurm.job_state import GONE, UNKNOWN, JobState, array_of, ended_runs, job_states
 
 _TIMEOUT_S = 20.0
+
+_CLOCKS_S = 3600.0
+"""How far the clocks of two machines of a site may be apart, at the very most."""
 
 DEFAULT_ARRAY_SIZE = 1001
 """Slurm's own, where a site sets none."""
@@ -22,6 +26,9 @@ _OPTIONS = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_")
 """Variables that Slurm's programs obey like options. sbatch is run without them, too."""
 
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*([0-9]+)\s*$", re.MULTILINE)
+
+_LEFT = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
+"""As squeue writes a time: 1-00:00:00, 2:00:00, 30:00."""
 
 _NO_SUCH_JOB = "Invalid job id specified"
 """squeue's error when asked for one job alone that it has forgotten: an answer like any other."""
@@ -33,21 +40,22 @@ def ask(jobs: Iterable[str], timeout_s: float = _TIMEOUT_S) -> dict[str, JobStat
     if not jobs:
         return {}
     ids = _arrays(jobs)
-    queue = _run(timeout_s, "squeue", "-h", "-t", "all", "-o", "%i|%T|%r", "-j", ",".join(ids))
+    wanted = ("-j", ",".join(ids))
+    queue = call("squeue", "-h", "-t", "all", "-o", "%i|%T|%r", *wanted, timeout_s=timeout_s)
     squeue = queue.stdout if queue.returncode == 0 else None
     if _NO_SUCH_JOB in queue.stderr:
         squeue = ""
     found = job_states(jobs, squeue, None)
     if not {GONE, UNKNOWN} & {state.word for state in found.values()}:
         return found
-    accounts = _run(timeout_s, "sacct", "-n", "-P", "-X", "-o", "JobID,State", "-j", ",".join(ids))
+    accounts = call("sacct", "-n", "-P", "-X", "-o", "JobID,State", *wanted, timeout_s=timeout_s)
     return job_states(jobs, squeue, accounts.stdout if accounts.returncode == 0 else None)
 
 
 def cancel(jobs: Iterable[str]) -> None:
     """End jobs, arrays whole: all their tasks must be the caller's. Raises TryAgainLater."""
     ids = _arrays(jobs)
-    done = _run(_TIMEOUT_S, "scancel", *ids)
+    done = call("scancel", *ids)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise TryAgainLater(
@@ -59,19 +67,62 @@ def cancel(jobs: Iterable[str]) -> None:
 
 def max_array_size() -> int:
     """How many tasks an array may have here."""
-    match = _ARRAY_SIZE.search(_run(_TIMEOUT_S, "scontrol", "show", "config").stdout)
+    match = _ARRAY_SIZE.search(call("scontrol", "show", "config").stdout)
     return max(int(match[1]), 1) if match else DEFAULT_ARRAY_SIZE
 
 
-def _arrays(jobs: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(array_of(job) for job in jobs))
+def find(name: str, since: float) -> str | None:
+    """The id of the job or array of the caller's with that name, "" where there is none.
+
+    None where Slurm can't be asked. Names are the caller's to keep apart; `since` is the Unix time
+    before which no such job was submitted.
+    """
+    queue = call("squeue", "-h", "--me", "-t", "all", "-o", "%i", f"--name={name}")
+    if queue.returncode != 0:
+        return None
+    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _CLOCKS_S))
+    said = queue.stdout.split()
+    if not said:  # squeue forgets what ended minutes ago
+        accounts = call("sacct", "-n", "-P", "-X", "-o", "JobID", "-S", begin, f"--name={name}")
+        said = accounts.stdout.split() if accounts.returncode == 0 else []
+    return array_of(said[0]) if said else ""
 
 
-def _run(timeout_s: float, *command: str) -> subprocess.CompletedProcess[str]:
-    """The program at its end; 127 and the reason where it never started or took too long."""
-    # A person's own SQUEUE_PARTITION or SLURM_CLUSTERS would hide jobs; lists are wanted whole.
-    given = env.environ().items()
-    environ = {k: v for k, v in given if k == "SLURM_CONF" or not k.startswith(_OPTIONS)}
+def used_s(jobs: Iterable[str], timeout_s: float = _TIMEOUT_S) -> dict[str, float] | None:
+    """Seconds that each job has run, all its runs; None where nobody could say.
+
+    Jobs that the accounts do not know, or don't know to have ended, are left out.
+    """
+    jobs = tuple(jobs)
+    if not jobs:
+        return {}
+    wanted = ("-D", "-o", "JobID,State,ElapsedRaw", "-j", ",".join(_arrays(jobs)))
+    done = call("sacct", "-n", "-P", "-X", *wanted, timeout_s=timeout_s)
+    return ended_runs(jobs, done.stdout) if done.returncode == 0 else None
+
+
+def time_left_s(job: str) -> float | None:
+    """Until Slurm ends a running job for its walltime; None where it doesn't say."""
+    match = _LEFT.fullmatch(call("squeue", "-h", "-j", job, "-o", "%L").stdout.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def call(
+    *command: str, timeout_s: float = _TIMEOUT_S, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A program of Slurm's at its end; 127 and the reason where it never started or took too long.
+
+    `environ` is all that it sees, by default what this process has but for the variables that a
+    person set for these programs: SQUEUE_PARTITION or SLURM_CLUSTERS would hide jobs, and lists are
+    wanted whole.
+    """
+    if environ is None:
+        given = env.environ().items()
+        kept = {k: v for k, v in given if k == "SLURM_CONF" or not k.startswith(_OPTIONS)}
+        environ = kept | {"SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
     try:
         return subprocess.run(
             command,
@@ -81,10 +132,14 @@ def _run(timeout_s: float, *command: str) -> subprocess.CompletedProcess[str]:
             errors="replace",
             timeout=timeout_s,
             check=False,
-            env=environ | {"SLURM_BITSTR_LEN": "0", "LC_ALL": "C"},
+            env=dict(environ),
         )
     except subprocess.TimeoutExpired:
         said = f"no answer within {timeout_s:g} s"
     except OSError as error:
         said = f"{command[0]}: {error.strerror or error}"
     return subprocess.CompletedProcess(command, 127, "", said)
+
+
+def _arrays(jobs: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(array_of(job) for job in jobs))

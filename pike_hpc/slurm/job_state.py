@@ -81,6 +81,24 @@ def array_of(job: str) -> str:
     return job.partition("_")[0]
 
 
+def ended_runs(jobs: Iterable[str], sacct: str) -> dict[str, float]:
+    """Seconds that each job ran, over all its runs, from lines JOB|STATE|SECONDS, one a run.
+
+    Without those of which a run goes on, as far as the accounts know.
+    """
+    found: dict[str, float] = {}
+    asked, going_on = set(jobs), set()
+    for line in sacct.splitlines():
+        job, _, rest = line.strip().partition("|")
+        word, _, seconds = rest.partition("|")
+        if job not in asked or not seconds.isdecimal():
+            continue
+        if word.partition(" ")[0] not in _ENDED | {"REQUEUED"}:
+            going_on.add(job)
+        found[job] = found.get(job, 0.0) + float(seconds)
+    return {job: seconds for job, seconds in found.items() if job not in going_on}
+
+
 def _said(jobs: tuple[str, ...], text: str) -> dict[str, tuple[str, str]]:
     """(word, reason) of those jobs that a text names.
 

@@ -4,7 +4,7 @@ import pytest
 from builders.fake_slurm import FakeSlurm
 
 from pike_hpc.records import TryAgainLater
-from pike_hpc.slurm import UNKNOWN, ask, cancel, max_array_size
+from pike_hpc.slurm import UNKNOWN, ask, cancel, find, max_array_size, time_left_s, used_s
 
 
 @pytest.fixture
@@ -91,3 +91,39 @@ def test_the_size_of_arrays_is_the_sites(cluster):
     assert max_array_size() == 1, "a site may forbid arrays"
     cluster.program("scontrol", "echo 'slurm_load_ctl_conf error' >&2; exit 1")
     assert max_array_size() == 1001
+
+
+def test_a_job_is_found_by_its_name(cluster):
+    cluster.put("names", "mine-1 41\nmine-2 42\n")
+    assert (find("mine-2", 0.0), find("mine-3", 0.0)) == ("42", "")
+    cluster.put("squeue-down")
+    assert find("mine-2", 0.0) is None
+
+
+def test_only_the_accounts_may_know_a_job_that_has_ended(cluster):
+    cluster.program("sacct", f"echo \"$*\" > '{cluster.folder}/sacct-asked'; echo 41_1")
+    assert find("mine-1", 1_000_000_000.0) == "41"
+    asked = cluster.text("sacct-asked")
+    assert "--name=mine-1" in asked
+    assert "-S 2001-09-0" in asked, "from before it was submitted"
+
+
+def test_what_jobs_used_is_added_up_over_their_runs(cluster):
+    cluster.put(
+        "used",
+        "1_0|COMPLETED|60\n1_1|PREEMPTED|10\n1_1|COMPLETED|20\n"
+        "1_2|NODE_FAIL|30\n1_2|RUNNING|5\n2|CANCELLED by 20000|7\n",
+    )
+    assert used_s(["1_0", "1_1", "1_2", "2", "3"]) == {"1_0": 60.0, "1_1": 30.0, "2": 7.0}
+    assert used_s([]) == {}
+    cluster.put("sacct-down")
+    assert used_s(["1_0"]) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("30:05", 1805), ("2:00:01", 7201), ("1-01:00:00", 90000), ("UNLIMITED", None), ("", None)],
+)
+def test_the_walltime_left_is_read_as_squeue_writes_it(cluster, said, seconds):
+    cluster.program("squeue", f"echo {said}")
+    assert time_left_s("1") == seconds
