@@ -18,7 +18,10 @@ from pike_hpc.cli.lanes import lanes_each, open_judges
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
+from pike_hpc.cli.simulate import SIMULATED
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
+from pike_hpc.cli.walltime import walltime_end
+from pike_hpc.cli.wave import Wave
 from pike_hpc.config import env
 from pike_hpc.evaluate.device import detect
 from pike_hpc.launch import expected_lanes
@@ -27,6 +30,7 @@ from pike_hpc.worker import (
     CassetteJudge,
     Judge,
     RecordingJudge,
+    SimulatedJudge,
     WorkerOptions,
     run_worker,
     stop_on_signals,
@@ -34,6 +38,9 @@ from pike_hpc.worker import (
 
 _ONCE_IN_FLIGHT = 1000
 """Evaluations that an agent which only looks in now and then leaves for the workers, each time."""
+
+_REHEARSAL_S = 1.0
+"""How long a worker pretends to judge where a run's device is `simulated`."""
 
 _LOG_BYTES = 4_000_000
 _LOG_FILES = 2
@@ -79,14 +86,17 @@ def agent(options: argparse.Namespace) -> int:
         tasks = run.chosen(options.tasks)
         bounds = _bounds(run, options, tape)
         held = _take_over(run, tasks, me, models, controllers, share=options.once)
+        wave = Wave(run)
         with stop_on_signals() as stop:
             outcome = run_agent(
                 controllers,
                 bounds,
                 clock=time.monotonic,
                 sleep=stop.wait,
-                stopping=lambda: stop.reason is not None,
+                stopping=wave.watching(lambda: stop.reason is not None),
             )
+        if options.once:
+            wave.look()
     finally:
         for controller in controllers:
             controller.close()
@@ -170,11 +180,18 @@ def worker(options: argparse.Namespace) -> int:
     me = f"worker-{writer_id()}"
     _leave_terminal(run.dir / "logs" / f"{me}.log")
     workflow = run.resolved.workflow
-    settings = WorkerOptions(worker_id=me, max_idle_s=workflow.workers.max_idle_s)
+    settings = WorkerOptions(
+        worker_id=me,
+        max_idle_s=workflow.workers.max_idle_s,
+        walltime_end=walltime_end(run.resolved.site),
+    )
     settings = settings.on_shared_disk() if run.mailbox.shared else settings
     tape = tape_from(options)
     if tape.replay is not None:
         return run_worker(run.mailbox, [CassetteJudge(tape.replay / VERDICT_TAPE)], settings)
+    if run.device_kind == SIMULATED:
+        made_up = SimulatedJudge(SIMULATED, seed=workflow.search.seed, latency_s=_REHEARSAL_S)
+        return run_worker(run.mailbox, [made_up], settings)
     device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
     site, container = run.resolved.site, run.resolved.site.container
     with open_judges(device, container.engine, Path(site.paths.tmp), container.image) as opened:

@@ -29,9 +29,13 @@ _SCRIPTED = ModelSpec(provider="scripted", model="default", key_env=None)
 
 def simulate(resolved: Resolved, tasks: tuple[Task, ...], folder: Path | None) -> int:
     """Walk the search to its end and report. The folder's name ends in -simulated."""
-    workflow = resolved.workflow
+    workflow, site = resolved.workflow, resolved.site
     resolved = dataclasses.replace(
         resolved,
+        # Here, in this process, whatever the site: its resume walks on here, too.
+        site=dataclasses.replace(
+            site, scheduler="local", agent=dataclasses.replace(site.agent, where="shell")
+        ),
         workflow=dataclasses.replace(
             workflow,
             evaluate=dataclasses.replace(workflow.evaluate, devices=(SIMULATED,)),

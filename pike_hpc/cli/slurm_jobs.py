@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from pike_hpc import slurm
 from pike_hpc.cli.run import Run, wait_for
-from pike_hpc.launch import Job, JobRecord, Missing, missing, read_jobs
+from pike_hpc.launch import Job, JobRecord, Missing, drop_grant, missing, read_jobs, settle
 from pike_hpc.records import TryAgainLater
 
 Known = tuple[tuple[JobRecord, slurm.JobState], ...]
@@ -24,6 +25,12 @@ def look(run: Run) -> Known:
     records = [record for record in read_jobs(run.dir) if record.launcher == "slurm"]
     states = slurm.ask(record.job_id for record in records)
     return tuple((record, states[record.job_id]) for record in records)
+
+
+def take_over(run: Run) -> None:
+    """Put on record what a submitter that died has left at Slurm, and say so."""
+    for record in settle(run.dir, time.time()):
+        _say(f"{record.kind} job {record.job_id} was submitted by one that died: it is taken over")
 
 
 def to_submit(run: Run, plan: tuple[tuple[Job, ...], tuple[Job, ...]]) -> Missing:
@@ -60,8 +67,10 @@ def refuse_to_guess(found: Missing) -> None:
 def cancel(run: Run) -> int:
     """End the run's jobs and wait until they are gone; how many there were.
 
-    Raises TryAgainLater where Slurm takes no order.
+    Raises TryAgainLater where Slurm takes no order, or where a submit was cut short a moment ago.
     """
+    drop_grant(run.dir)  # first: else an agent replaces the workers that go
+    take_over(run)
     living = _living(run)
     if not living:
         return 0

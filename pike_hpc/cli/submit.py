@@ -17,21 +17,18 @@ from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import SIMULATED, simulate
+from pike_hpc.cli.slurm_submit import (
+    at_slurm,
+    check_key_files,
+    plan_on_paper,
+    print_plan,
+    submit_to_slurm,
+)
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device, detect
-from pike_hpc.launch import (
-    LocalLauncher,
-    SlurmLauncher,
-    dry_run,
-    pack_code,
-    plan_jobs,
-    preflight,
-    sbatch_is_here,
-    slurm_parameters,
-)
-from pike_hpc.records import PikeError, Task, TryAgainLater, UsageError
-from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, max_array_size
+from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs, preflight
+from pike_hpc.records import Task, UsageError
 from pike_hpc.worker import CassetteJudge
 
 _LOOK_S = 0.3
@@ -73,14 +70,16 @@ def submit(options: argparse.Namespace) -> int:
     tape = tape_from(options)
     resolved, device = _with_device(resolved, tape)
     check_keys(resolved, tape)
+    check_key_files(resolved)
     folder = options.run_dir or resolved.run_dir
     if options.dry_run:
-        return _print_plan(resolved, folder.absolute(), tasks)
+        return print_plan(resolved, folder.absolute(), tasks)
     if device is not None and not (folder / "run.yaml").exists():
         require_torch()  # no folder is made for a run that could not judge
     if resolved.site.scheduler == "slurm" and not (folder / "run.yaml").exists():
         # Nor for jobs that Slurm refuses: the folder would keep the site with the mistake.
-        preflight(resolved, folder.absolute(), _plan_on_paper(resolved, folder.absolute(), tasks))
+        plan = plan_on_paper(resolved, folder.absolute(), tasks)
+        preflight(resolved, folder.absolute(), at_slurm(resolved, plan))
     if tape.replay is None and not (folder / "run.yaml").exists():
         resolved = with_digest(resolved)
     run = _open_or_create(folder, resolved, tasks)
@@ -90,7 +89,7 @@ def submit(options: argparse.Namespace) -> int:
 def resume(options: argparse.Namespace) -> int:
     """Go on with a run, from its own run.yaml."""
     run = Run.open(options.run_dir)
-    if run.device_kind == SIMULATED:
+    if run.device_kind == SIMULATED and run.resolved.site.scheduler == "local":
         return simulate(run.resolved, run.tasks, run.dir)
     tape = tape_from(options)
     check_keys(run.resolved, tape)
@@ -158,7 +157,7 @@ def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
     if tape.replay is None:
         check_image(run.resolved)
     if run.resolved.site.scheduler == "slurm":
-        return _submit_to_slurm(run, tape)
+        return submit_to_slurm(run, _plan(run, tape), tape)
     gpus = device.gpus if device is not None else ()
     follower = Follower(run)
     run.mailbox.reopen()
@@ -202,66 +201,3 @@ def _plan(run: Run, tape: Tape, gpus: tuple[str, ...] = ()) -> processes.Plan:
         gpus=gpus,
         arguments=tape.arguments,
     )
-
-
-def _submit_to_slurm(run: Run, tape: Tape) -> int:
-    plan = _plan(run, tape)
-    print(ceiling(run.resolved, len(plan[1])), file=sys.stderr)
-    with processes.only_starter(run.dir) as mine:
-        if not mine:
-            raise TryAgainLater(
-                "another submit of this run is at work",
-                where=str(run.dir),
-                fix="run the same command again when it has returned",
-            )
-        todo = slurm_jobs.to_submit(run, plan)
-        for line in preflight(run.resolved, run.dir, (todo.workers, todo.agents)):
-            print(line, file=sys.stderr)
-        run.mailbox.reopen()
-        for kind, jobs in (("agent", todo.agents), ("worker", todo.workers)):
-            parameters = slurm_parameters(run.resolved, kind, f"pike-{kind}")
-            for record in SlurmLauncher(run.dir, parameters).submit(jobs):
-                print(f"{record.kind} job {record.job_id}")
-    slurm_jobs.refuse_to_guess(todo)
-    print(f"follow: pike-hpc status {run.dir} --watch", file=sys.stderr)
-    return 0
-
-
-def ceiling(resolved: Resolved, agents: int) -> str:
-    """The most that a run may use, in one line."""
-    workflow, site = resolved.workflow, resolved.site
-    dollars = f"${workflow.budget.max_usd:.2f}" if workflow.asks_models else "$0.00"
-    if site.scheduler == "local":
-        minutes = workflow.budget.wall_minutes
-        return f"ceiling: {f'{minutes:g} minutes' if minutes else 'no time limit'}, {dollars}"
-    hours = workflow.workers.count * site.worker_job.walltime_minutes / 60
-    agent_hours = agents * site.agent.walltime_minutes / 60
-    return (
-        f"ceiling: {hours:g} node-hours for {workflow.workers.count} workers, {agent_hours:g} job-"
-        f"hours of {site.agent.cpus} CPUs for {agents} agents, {dollars} for models"
-    )
-
-
-def _plan_on_paper(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> processes.Plan:
-    """The jobs of a run whose folder need not exist."""
-    ids = [task.id for task in tasks]
-    return plan_jobs(resolved, folder, ids, python=sys.executable, lib=folder / "code" / "lib")
-
-
-def _print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int:
-    workers, agents = _plan_on_paper(resolved, folder, tasks)
-    print(f"# run folder: {folder}\n# tasks: {', '.join(t.key for t in tasks)}")
-    print(f"# {ceiling(resolved, len(agents))}")
-    slurm = resolved.site.scheduler == "slurm"
-    size = max_array_size() if slurm else DEFAULT_ARRAY_SIZE
-    if slurm and sbatch_is_here():
-        try:
-            lines = preflight(resolved, folder, (workers, agents))
-        except PikeError as error:
-            lines = ("submit would stop here:", *str(error).splitlines())
-        print("\n".join(f"# {line}" for line in lines))
-    for kind, jobs in (("worker", workers), ("agent", agents)):
-        parameters = slurm_parameters(resolved, kind, f"pike-{kind}") if slurm else None
-        print(f"\n# {len(jobs)} {kind} job(s)")
-        print(dry_run(folder, jobs, parameters, size))
-    return 0

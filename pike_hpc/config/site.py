@@ -85,6 +85,8 @@ class AgentJob:
     constraint: str | None = None
     partition: str | None = None
     tasks_per_job: Positive = 10
+    extra: Mapping[str, Scalar] = field(default_factory=dict)
+    """Further sbatch options, such as {mem: 4G}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,10 +123,12 @@ class EvaluateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersSpec:
-    """How many workers, and how long one without work stays."""
+    """How many workers, how long one without work stays, and what all may use."""
 
     count: Annotated[int, AtLeast(1)] = 1
     max_idle_s: Annotated[float, AtLeast(1)] = 600.0
+    max_node_hours: Annotated[float, AtLeast(0)] | None = None
+    """Of worker jobs from one submit on. None: what `count` jobs of the site's walltime use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,27 +5,54 @@ wrapped as submitit's CommandFunction, so that no pickled object of ours outlive
 """
 
 from pike_hpc.launch.code import pack_code
+from pike_hpc.launch.intents import read_intents
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
-from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run
+from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run, settle
 from pike_hpc.launch.missing import Missing, missing
 from pike_hpc.launch.plan import expected_lanes, plan_jobs, slurm_parameters
 from pike_hpc.launch.preflight import default_account, preflight, sbatch_is_here
+from pike_hpc.launch.standing import scrontab_lines, shell_line, write_scripts
+from pike_hpc.launch.wave import (
+    Grant,
+    TopUp,
+    drop_grant,
+    granted_hours,
+    read_grant,
+    share,
+    top_up,
+    used_hours,
+    write_grant,
+)
 
 __all__ = [
+    "Grant",
     "Job",
     "JobRecord",
     "Launcher",
     "LocalLauncher",
     "Missing",
     "SlurmLauncher",
+    "TopUp",
     "default_account",
+    "drop_grant",
     "dry_run",
     "expected_lanes",
+    "granted_hours",
     "missing",
     "pack_code",
     "plan_jobs",
     "preflight",
+    "read_grant",
+    "read_intents",
     "read_jobs",
     "sbatch_is_here",
+    "scrontab_lines",
+    "settle",
+    "share",
+    "shell_line",
     "slurm_parameters",
+    "top_up",
+    "used_hours",
+    "write_grant",
+    "write_scripts",
 ]

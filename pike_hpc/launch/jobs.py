@@ -1,7 +1,7 @@
 """What is to be started, and the record of what was: RUN/slurm/jobs.jsonl.
 
-The record is append-only and written after the start: a crash between the two loses a line of
-bookkeeping, never work, because workers and controllers identify themselves.
+The record is append-only and written after the start; what a crash between the two leaves at Slurm
+is found again by its intent (see `pike_hpc.launch.intents`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class JobRecord:
     host: str
     submitted_at: float
     argv: tuple[str, ...]
+    minutes: float = 0.0
+    """The walltime asked for; 0 for a process of some machine's own."""
 
 
 def jobs_file(run_dir: Path) -> Path:

@@ -22,9 +22,23 @@ from submitit.slurm import slurm as submitit_slurm
 
 from pike_hpc.config import env
 from pike_hpc.launch.exports import handed_over
-from pike_hpc.launch.jobs import Job, JobRecord, append_jobs
+from pike_hpc.launch.intents import (
+    UNDER_WAY_S,
+    Intent,
+    drop_intent,
+    new_intent,
+    read_intents,
+    write_intent,
+)
+from pike_hpc.launch.jobs import Job, JobRecord, append_jobs, read_jobs
 from pike_hpc.records import TryAgainLater, UsageError
-from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, max_array_size
+from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, array_of, find, max_array_size
+
+_MAYBE_TAKEN = ("timed out", "zero bytes", "no answer")
+"""In sbatch's words where it never heard whether the controller took the job."""
+
+_TIMEOUTS = 3
+"""What submitit's executors allow by themselves; a command that leaves by plan uses none."""
 
 _FOREVER_MIN = 60 * 24 * 30
 """submitit's local executor stops a job after two minutes unless told otherwise."""
@@ -58,7 +72,7 @@ class LocalLauncher:
         with _deaf_to_ctrl_c():
             started = [executor.submit(_command(job)) for job in jobs]
         records = tuple(
-            _record(job, one.job_id, "local") for job, one in zip(jobs, started, strict=True)
+            _record(job, one.job_id, "local", 0.0) for job, one in zip(jobs, started, strict=True)
         )
         append_jobs(self._run_dir, records)
         return records
@@ -79,32 +93,91 @@ class SlurmLauncher:
         size = max_array_size() if len(jobs) > 1 else 1
         records: tuple[JobRecord, ...] = ()
         for array in arrays(jobs, size):
-            started = tuple(_record(job, i, "slurm") for job, i in self._sbatch(array))
-            append_jobs(self._run_dir, started)
-            records += started
+            prefix, minutes = self._parameters["job_name"], self._parameters["time"]
+            intent = new_intent(array, prefix, minutes, time.time())
+            write_intent(self._run_dir, intent)
+            ids = self._sbatch(intent)
+            records += _on_record(self._run_dir, intent, ids)
         return records
 
-    def _sbatch(self, jobs: Sequence[Job]) -> list[tuple[Job, str]]:
+    def _sbatch(self, intent: Intent) -> list[str]:
+        jobs = intent.jobs
         try:
-            executor = submitit.SlurmExecutor(self._run_dir / "slurm")
-            executor.update_parameters(**_all_at_once(self._parameters, len(jobs)))
+            executor = submitit.SlurmExecutor(self._run_dir / "slurm", max_num_timeout=_TIMEOUTS)
+            named = {**self._parameters, "job_name": intent.name}
+            executor.update_parameters(**_all_at_once(named, len(jobs)))
             theirs = handed_over(env.environ(), jobs[0].exports, jobs[0].unset)
             with env.replaced(theirs), executor.batch():
                 started = [executor.submit(_command(job)) for job in jobs]
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            if not any(words in str(error).lower() for words in _MAYBE_TAKEN):
+                drop_intent(self._run_dir, intent)
             raise TryAgainLater(
                 f"Slurm took no job: {reason}",
                 where="sbatch, through submitit",
                 fix="check `sinfo` and the account, then run the same command again",
             ) from error
         except NameError as error:
+            drop_intent(self._run_dir, intent)
             raise UsageError(
                 str(error).splitlines()[0],
                 where="the site's worker_job or agent section",
                 fix="keys under `extra` are passed to sbatch as they are",
             ) from error
-        return [(job, one.job_id) for job, one in zip(jobs, started, strict=True)]
+        return [one.job_id for one in started]
+
+
+def settle(run_dir: Path, now: float) -> tuple[JobRecord, ...]:
+    """Put on record what dead submitters left at Slurm; the jobs that were found.
+
+    They wait for, or begin with, the command that submitit's job reads from a file of its own id:
+    it is written where it is missing. Raises TryAgainLater where Slurm can't be asked, or where a
+    call may still be under way: then nothing may be submitted.
+    """
+    found: tuple[JobRecord, ...] = ()
+    for intent in read_intents(run_dir):
+        array = find(intent.name, intent.since)
+        if array is None or (not array and now - intent.since < UNDER_WAY_S):
+            silent = "Slurm doesn't say" if array is None else "it is too early to say"
+            raise TryAgainLater(
+                f"a submit of this run was cut short, and {silent} whether its jobs are there",
+                where=f"job name {intent.name}",
+                fix="run the same command again when `squeue` answers, in a minute at the earliest",
+            )
+        if not array:
+            drop_intent(run_dir, intent)
+            continue
+        ids = intent.ids(array)
+        known = {array_of(record.job_id) for record in read_jobs(run_dir)}
+        if array in known:  # it died between the record and the end of the intent
+            drop_intent(run_dir, intent)
+            continue
+        for job, one in zip(intent.jobs, ids, strict=True):
+            _hand_over(run_dir, job, one, intent.minutes)
+        found += _on_record(run_dir, intent, ids)
+    return found
+
+
+def _hand_over(run_dir: Path, job: Job, job_id: str, minutes: float) -> None:
+    path = submitit.core.utils.JobPaths(run_dir / "slurm", job_id).submitted_pickle
+    if path.exists():
+        return
+    submission = submitit.core.utils.DelayedSubmission(_command(job))
+    submission.set_timeout(int(minutes), _TIMEOUTS)
+    beside = path.with_suffix(".new")
+    submission.dump(beside)
+    beside.replace(path)
+
+
+def _on_record(run_dir: Path, intent: Intent, ids: Sequence[str]) -> tuple[JobRecord, ...]:
+    records = tuple(
+        _record(job, one, "slurm", intent.minutes)
+        for job, one in zip(intent.jobs, ids, strict=True)
+    )
+    append_jobs(run_dir, records)
+    drop_intent(run_dir, intent)
+    return records
 
 
 def arrays(jobs: Sequence[Job], size: int) -> tuple[Sequence[Job], ...]:
@@ -166,7 +239,7 @@ def _command(job: Job) -> Callable[[], str]:
     return command
 
 
-def _record(job: Job, job_id: str, launcher: str) -> JobRecord:
+def _record(job: Job, job_id: str, launcher: str, minutes: float) -> JobRecord:
     return JobRecord(
         job_id=str(job_id),
         kind=job.kind,
@@ -175,4 +248,5 @@ def _record(job: Job, job_id: str, launcher: str) -> JobRecord:
         host=socket.gethostname(),
         submitted_at=time.time(),
         argv=job.argv,
+        minutes=minutes,
     )

@@ -29,7 +29,8 @@ def missing(
     """The jobs that a run lacks.
 
     Args:
-        plan: (workers, agents), the same for a run each time; a job is known by its name.
+        plan: (workers, agents), the same for a run each time; a job is known by its name. No agent
+            where agents are no jobs: then all workers are wanted.
         recorded: the jobs started so far and what Slurm knows of each.
         finished: whether an agent has nothing left to do.
     """
@@ -37,7 +38,7 @@ def missing(
     kept = tuple((record, state) for record, state in recorded if state.alive is not False)
     names = {record.name for record, _ in kept}
     away = [agent for agent in agents if agent.name not in names]
-    wanted = 0 if all(finished(agent) for agent in agents) else len(workers)
+    wanted = 0 if agents and all(finished(agent) for agent in agents) else len(workers)
     there = sum(record.kind == "worker" for record, _ in kept)
     return Missing(
         workers=tuple(w for w in workers if w.name not in names)[: max(wanted - there, 0)],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from pike_hpc.launch.jobs import Job
 _GRES_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:([0-9]+)")
 """The number in gres strings: gpu:4, gpu:A40:2."""
 
-_CHECKPOINT_S = 120
-"""Seconds before walltime at which Slurm signals a worker to drain."""
+SIGNAL = "TERM@120"
+"""So many seconds before the walltime Slurm asks a job to leave, and before it preempts one where
+the site says so. Not submitit's USR2: at that its wrapper kills the command. It passes TERM over,
+and whether TERM reaches the command itself is a matter of the site's process tracking, so workers
+look at their walltime, too."""
 
 
 def plan_jobs(
@@ -48,7 +51,7 @@ def plan_jobs(
     path = f"{lib}:{python_path}" if python_path else str(lib)
     env = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     keys = tuple(sorted(key_names(resolved)))
-    local = resolved.site.scheduler == "local"
+    arrays = resolved.site.scheduler == "slurm" and resolved.site.agent.where == "array"
     count = 1 if gpus else resolved.workflow.workers.count
     workers = tuple(
         Job(
@@ -61,7 +64,7 @@ def plan_jobs(
         )
         for n in range(count)
     )
-    per_job = len(task_ids) if local else resolved.site.agent.tasks_per_job
+    per_job = resolved.site.agent.tasks_per_job if arrays else len(task_ids)
     agents = tuple(
         Job(
             kind="agent",
@@ -106,18 +109,14 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         "partition": shape.partition,
         "account": site.account_for("worker" if kind == "worker" else "agent"),
         "setup": list(site.setup) or None,
-        "signal_delay_s": _CHECKPOINT_S,
         "stderr_to_stdout": True,
+        "additional_parameters": {"signal": SIGNAL, **shape.extra},
     }
-    extra: Mapping[str, Any] = {}
     if kind == "worker":
-        extra = site.worker_job.extra
         if site.worker_job.gres:
             parameters["gres"] = site.worker_job.gres
         elif site.worker_job.gpus:
             parameters["gpus_per_node"] = site.worker_job.gpus
-    if extra:
-        parameters["additional_parameters"] = dict(extra)
     return {key: value for key, value in parameters.items() if value is not None}
 
 

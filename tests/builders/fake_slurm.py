@@ -1,7 +1,8 @@
 """Slurm's programs as small scripts on PATH, with a folder of text files for a cluster.
 
-`queue` is what squeue prints and `accounts` what sacct does; sbatch adds to the queue and scancel
-changes it. A file `squeue-down` or `sacct-down` makes that program fail as with its daemon down.
+`queue` is what squeue prints and `accounts` what sacct does, `used` what it says of times; sbatch
+adds to the queue and to `names`, and scancel changes the queue.
+A file `squeue-down` or `sacct-down` makes that program fail as with its daemon down.
 """
 
 from pathlib import Path
@@ -16,8 +17,9 @@ for script; do :; done
 if [ -e full ]; then echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; fi
 job=$(($(wc -l < submitted) + 1))
 tasks=$(sed -n 's/^#SBATCH --array=//p' "$script")
-kind=$(sed -n 's/^#SBATCH --job-name=//p' "$script")
-echo "$kind $tasks" >> submitted
+name=$(sed -n 's/^#SBATCH --job-name=//p' "$script")
+echo "${name%-*} $tasks" >> submitted
+echo "$name $job" >> names
 echo "$job${tasks:+_[$tasks]}|PENDING|Priority" >> queue
 echo "Submitted batch job $job"
 """,
@@ -26,14 +28,14 @@ echo "$*" >> asked
 if [ -e squeue-down ]; then
     echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1
 fi
-cat queue
+case "$*" in *--name=*) sed -n "s/^${*##*--name=} //p" names;; *) cat queue;; esac
 """,
     "sacct": """
 echo "$*" >> asked
 if [ -e sacct-down ]; then
     echo "sacct: error: Problem talking to the database: Connection refused" >&2; exit 1
 fi
-cat accounts
+case "$*" in *--name=*) ;; *ElapsedRaw*) cat used;; *) cat accounts;; esac
 """,
     "scancel": """
 if [ -e squeue-down ]; then
@@ -54,7 +56,7 @@ class FakeSlurm:
         self.programs.mkdir()
         for name, script in SCRIPTS.items():
             self.program(name, f"cd '{self.folder}' || exit 1\n{script}")
-        for name in ("queue", "accounts", "submitted", "asked"):
+        for name in ("queue", "accounts", "submitted", "asked", "names", "used"):
             self.put(name, "")
         self.put("array-size", "1001\n")
 

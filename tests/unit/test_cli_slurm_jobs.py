@@ -5,42 +5,9 @@ import json
 
 import pytest
 from builders.fake_slurm import FakeSlurm
+from builders.slurm_run import SUBMIT, lay_out
 
 from pike_hpc.cli import main
-
-WORKFLOW = """
-schema_version: 1
-name: quick
-tasks: {path: tasks}
-search: {strategy: rules}
-workers: {count: 3}
-"""
-
-TASK = """
-import torch
-
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x + NUMBER
-
-
-def get_inputs():
-    return [torch.randn(4)]
-
-
-def get_init_inputs():
-    return []
-"""
-
-SITE = """
-schema_version: 1
-name: here
-scheduler: slurm
-paths: {work: "runs"}
-container: {engine: none}
-agent: {where: array, tasks_per_job: 1}
-"""
 
 
 @pytest.fixture
@@ -48,11 +15,7 @@ def cluster(tmp_path, monkeypatch):
     fake = FakeSlurm(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.programs}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "tasks").mkdir()
-    for n in range(1, 5):
-        (tmp_path / "tasks" / f"{n}_Add.py").write_text(TASK.replace("NUMBER", str(n)))
-    (tmp_path / "w.yaml").write_text(WORKFLOW)
-    (tmp_path / "here.yaml").write_text(SITE)
+    lay_out(tmp_path)
     return fake
 
 
@@ -64,9 +27,6 @@ def pike(capsys):
         return code, said.out.splitlines(), said.err.splitlines()
 
     return run
-
-
-SUBMIT = ("submit", "--workflow", "w.yaml", "--site", "here.yaml", "--run", "run")
 
 
 def test_a_second_submit_starts_nothing_and_says_what_is_there(cluster, pike):
@@ -109,12 +69,47 @@ def test_nothing_that_may_live_is_started_where_slurm_is_silent(cluster, pike):
 
 def test_arrays_are_no_longer_than_the_site_allows(cluster, pike):
     cluster.put("array-size", "3\n")
+    _, plan, _ = pike(*SUBMIT, "--dry-run")
+    assert [line for line in plan if "--array=" in line] == ["#SBATCH --array=0-2%3"] * 2
     code, started, _ = pike(*SUBMIT)
     assert code == 0
     assert cluster.lines("submitted") == ["pike-agent 0-2%3", "pike-agent ", "pike-worker 0-2%3"]
     assert started[:4] == ["agent job 1_0", "agent job 1_1", "agent job 1_2", "agent job 2"]
-    _, plan, _ = pike(*SUBMIT, "--dry-run")
-    assert [line for line in plan if "--array=" in line] == ["#SBATCH --array=0-2%3"] * 2
+
+
+def test_the_dry_run_of_a_run_shows_what_it_lacks_and_writes_nothing(cluster, pike):
+    pike(*SUBMIT)
+    cluster.put("queue", "1_[0,2,3]|RUNNING|None\n2_[0-2]|RUNNING|None\n")
+    before = sorted(p for p in cluster.folder.parent.rglob("*") if p.is_file())
+    code, plan, _ = pike(*SUBMIT, "--dry-run")
+    assert code == 0
+    assert [line for line in plan if "job(s)" in line] == ["# 0 worker job(s)", "# 1 agent job(s)"]
+    assert [line for line in plan if " agent " in line][-1].endswith("--tasks 2")
+    assert sorted(p for p in cluster.folder.parent.rglob("*") if p.is_file()) == before
+
+
+def test_a_submit_cut_short_is_gone_on_with(cluster, pike):
+    """By a kill between sbatch and the record; the next is far enough away in time."""
+    script = (cluster.programs / "sbatch").read_text()
+    cluster.program("sbatch", f"{script}\necho 'sbatch: error: Socket timed out' >&2; exit 1")
+    assert pike(*SUBMIT)[0] == 75
+    cluster.program("sbatch", script)
+    code, started, said = pike(*SUBMIT)
+    assert code == 0
+    assert "agent job 1_3 was submitted by one that died: it is taken over" in said
+    assert started == [f"worker job 2_{n}" for n in range(3)]
+
+
+def test_the_node_hours_of_a_workflow_bound_the_first_workers(cluster, pike):
+    """The site's walltime is an hour: 20 minutes for each of three."""
+    hours = ("--set", "workers.max_node_hours=1")
+    code, plan, said = pike(*SUBMIT, *hours, "--dry-run")
+    assert code == 0
+    assert "# ceiling: 1 node-hours for 3 workers, 96 job-hours of 1 CPUs for 4 agents" in plan[2]
+    assert plan[plan.index("# 3 worker job(s)") :].count("#SBATCH --time=20") == 1
+    code, started, said = pike(*SUBMIT, "--set", "workers.max_node_hours=0")
+    assert [line.split()[0] for line in started] == ["agent"] * 4
+    assert any(line.startswith("no worker is started: the node-hours") for line in said)
 
 
 def test_what_was_taken_before_a_refusal_is_known_to_the_next_submit(cluster, pike):

@@ -176,7 +176,7 @@ def test_a_wrong_file_is_one_message(tmp_path: Path, text: str, line: int, says:
 
 def test_an_unknown_key_lists_the_valid_ones(tmp_path: Path) -> None:
     error = refused(tmp_path, SMALLEST + "workers: {number: 3}\n")
-    assert error.valid == "count, max_idle_s"
+    assert error.valid == "count, max_idle_s, max_node_hours"
     assert error.exit_code == 2
 
 

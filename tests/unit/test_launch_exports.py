@@ -84,7 +84,7 @@ def test_sbatch_is_run_without_what_the_job_must_not_have(jobs, tmp_path, monkey
     for name, value in (SUBMITTER | {"PATH": f"{folder}:/usr/bin:/bin"}).items():
         monkeypatch.setenv(name, value)
     before = env.environ()
-    (record,) = SlurmLauncher(tmp_path, {}).submit([jobs["worker"]])
+    (record,) = SlurmLauncher(tmp_path, {"job_name": "pike", "time": 5}).submit([jobs["worker"]])
     assert record.job_id == "7"
     assert env.environ() == before
     seen = (folder / "env").read_text()

@@ -1,0 +1,30 @@
+"""When the job that this process runs in is ended by Slurm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from pike_hpc import slurm
+from pike_hpc.config import Site, env
+
+
+def walltime_end(
+    site: Site,
+    environ: Mapping[str, str] | None = None,
+    wall: Callable[[], float] = time.time,
+) -> float | None:
+    """Unix seconds at which the walltime is over; None outside of Slurm's jobs.
+
+    Slurm 23.02 and later tell it, squeue does elsewhere. Where it is silent, too, the site's own
+    walltime counts from now: a worker starts with its job.
+    """
+    environ = env.environ() if environ is None else environ
+    job = environ.get("SLURM_JOB_ID")
+    if not job:
+        return None
+    told = environ.get("SLURM_JOB_END_TIME", "")
+    if told.isdecimal():
+        return float(told)
+    left_s = slurm.time_left_s(job)
+    return wall() + (site.worker_job.walltime_minutes * 60 if left_s is None else left_s)

@@ -1,0 +1,115 @@
+"""A run on a real Slurm that loses its workers, its nodes and its submitter ends like no other.
+
+Its verdicts are made up (device `simulated`) and cost a second each; everything else is real. What
+it should end like is the same workflow walked through in one process, without Slurm.
+"""
+
+import json
+import signal
+
+import pytest
+from builders.devcluster import await_that
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+WORKFLOW = """
+schema_version: 1
+name: survival
+tasks: {suite: level0, ids: "1-2"}
+search: {strategy: rules}
+evaluate: {devices: [simulated]}
+workers: {count: 2, max_idle_s: 2}
+"""
+SUBMIT = ("submit", "--workflow", "workflow.yaml", "--site", "devcluster", "--run")
+
+
+@pytest.fixture
+def pike(slurm):
+    """`pike(command, …)`: what it printed, in a folder with that workflow."""
+    slurm.write("workflow.yaml", WORKFLOW)
+
+    def run(*arguments, **env):
+        return slurm.run(slurm.python, "-m", "pike_hpc", *arguments, timeout_s=120, **env)
+
+    return run
+
+
+@pytest.fixture
+def ended_like_an_undisturbed_one(pike):
+    """`…()`: wait for the end of `run`, then compare it with a run that nothing happened to."""
+
+    def compare():
+        await_that(lambda: status(pike)["state"], "done", within_s=120)
+        pike(*SUBMIT, "undisturbed", "--simulate")
+        wanted = pike("archive", "export", "--canonical", "undisturbed/archive.h5")
+        assert pike("archive", "export", "--canonical", "run/archive.h5") == wanted
+
+    return compare
+
+
+def status(pike):
+    return json.loads(pike("status", "run", "--json"))
+
+
+def workers(pike):
+    """State of each worker job by its id."""
+    return {j["job_id"]: j["state"] for j in status(pike)["jobs"] if j["kind"] == "worker"}
+
+
+def words(pike):
+    return sorted(workers(pike).values())
+
+
+def judged(pike):
+    return status(pike)["budget"]["evaluations"]
+
+
+def test_workers_that_left_are_replaced_and_a_node_may_fail(
+    slurm, pike, ended_like_an_undisturbed_one
+):
+    # Agents wait for the whole of their nodes, so that the first workers have nothing to do.
+    busy = slurm.submit("sleep 600", "-p", "cpu", "--nodes=2", "--exclusive", "-t", "9")
+    slurm.reaches(busy, "RUNNING")
+    pike(*SUBMIT, "run")
+    await_that(lambda: words(pike), ["COMPLETED"] * 2)
+    slurm.run("scancel", busy)
+    await_that(lambda: words(pike), ["COMPLETED"] * 2 + ["RUNNING"] * 2)
+    second = sorted(workers(pike), key=int_of)[-1]
+    await_that(lambda: judged(pike) > 3, True)
+    node = slurm.node(second)
+    try:
+        slurm.administer("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        ended_like_an_undisturbed_one()
+    finally:
+        slurm.administer("scontrol", "update", f"nodename={node}", "state=resume")
+    said = slurm.run("sacct", "-nPXD", "-o", "State", "-j", second).splitlines()
+    assert "NODE_FAIL" in said
+
+
+def int_of(job):
+    array, _, task = job.partition("_")
+    return int(array), int(task or 0)
+
+
+SBATCH = """#!/bin/sh
+/usr/bin/sbatch "$@" || exit
+case "$*" in *--test-only*) exit;; esac
+[ -e {mark} ] || {{ touch {mark}; kill -KILL $PPID; }}
+"""
+
+
+def test_what_a_dead_submitter_left_is_found_and_runs(slurm, pike):
+    """Killed between sbatch and the record: of the job nobody but Slurm knows."""
+    slurm.run("mkdir", "programs")
+    slurm.write("programs/sbatch", SBATCH.format(mark=slurm.folder / "killed"))
+    path = f"{slurm.folder}/programs:/usr/local/bin:/usr/bin:/bin"
+    done = slurm.tried(slurm.python, "-m", "pike_hpc", *SUBMIT, "run", PATH=path)
+    assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
+    orphan = slurm.run("squeue", "-h", "-o", "%A")
+    assert status(pike)["jobs"] == []
+    said = slurm.tried(slurm.python, "-m", "pike_hpc", *SUBMIT, "run")
+    assert said.returncode == 0, said.stderr
+    assert f"agent job {orphan} was submitted by one that died: it is taken over" in said.stderr
+    assert {line.split()[0] for line in said.stdout.splitlines()} == {"worker"}
+    await_that(lambda: judged(pike) > 0, True)  # it drives the search
+    pike("cancel", "run")
