@@ -9,7 +9,7 @@ from pike_hpc.launch.intents import read_intents
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run, settle
 from pike_hpc.launch.missing import Missing, missing
-from pike_hpc.launch.plan import expected_lanes, plan_jobs, slurm_parameters
+from pike_hpc.launch.plan import expected_lanes, plan_jobs, ranges, slurm_parameters
 from pike_hpc.launch.preflight import default_account, preflight, sbatch_is_here
 from pike_hpc.launch.standing import scrontab_lines, shell_line, write_scripts
 from pike_hpc.launch.wave import (
@@ -42,6 +42,7 @@ __all__ = [
     "pack_code",
     "plan_jobs",
     "preflight",
+    "ranges",
     "read_grant",
     "read_intents",
     "read_jobs",

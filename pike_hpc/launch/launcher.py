@@ -230,8 +230,11 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _all_at_once(parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The parameters, and no throttle: submitit would let 256 tasks run at a time."""
-    return {**parameters, "array_parallelism": count}
+    """The parameters, no throttle, and no wckey, which sites that check it would refuse.
+
+    submitit would let 256 tasks run at a time, and names a wckey of its own.
+    """
+    return {"wckey": None, **parameters, "array_parallelism": count}
 
 
 def _command(job: Job) -> Callable[[], str]:

@@ -64,18 +64,24 @@ def plan_jobs(
         )
         for n in range(count)
     )
-    per_job = resolved.site.agent.tasks_per_job if arrays else len(task_ids)
+    chunks = ranges(resolved, task_ids) if arrays else (",".join(task_ids),)
     agents = tuple(
         Job(
             kind="agent",
             name=f"pike-agent-{n}",
-            argv=(*start, "agent", str(run_dir), "--tasks", ",".join(chunk), *arguments),
+            argv=(*start, "agent", str(run_dir), "--tasks", chunk, *arguments),
             env=env,
             exports=exports(resolved, "agent"),
         )
-        for n, chunk in enumerate(_chunks(task_ids, max(per_job, 1)))
+        for n, chunk in enumerate(chunks)
     )
     return workers, agents
+
+
+def ranges(resolved: Resolved, task_ids: Sequence[str]) -> tuple[str, ...]:
+    """The tasks of each job of an agent array, as `--tasks` takes them."""
+    size = resolved.site.agent.tasks_per_job
+    return tuple(",".join(task_ids[i : i + size]) for i in range(0, len(task_ids), size))
 
 
 def expected_lanes(resolved: Resolved, gpus_here: int, lanes_here: int) -> int:
@@ -110,6 +116,8 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         "account": site.account_for("worker" if kind == "worker" else "agent"),
         "setup": list(site.setup) or None,
         "stderr_to_stdout": True,
+        # Since Slurm 22.05 srun does not read it off the job: the step would have one CPU.
+        "srun_args": [f"--cpus-per-task={shape.cpus}"],
         "additional_parameters": {"signal": SIGNAL, **shape.extra},
     }
     if kind == "worker":
@@ -118,7 +126,3 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         elif site.worker_job.gpus:
             parameters["gpus_per_node"] = site.worker_job.gpus
     return {key: value for key, value in parameters.items() if value is not None}
-
-
-def _chunks(items: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]

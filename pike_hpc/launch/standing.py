@@ -35,9 +35,13 @@ def write_scripts(run_dir: Path, resolved: Resolved, agent: Job) -> None:
     """Put both into the run folder. Options given to the agent's are added to its command."""
     setup = "".join(f"{line}\n" for line in resolved.site.setup)
     command = f'exec {shlex.join(agent.command)} "$@"\n'
-    head = f"# Setup lines of site {resolved.site.name}, for jobs/*.sbatch\n"
+    by_hand = (
+        f"# For jobs/*.sbatch: setup lines of site {resolved.site.name}, then what its jobs have\n"
+        f"{setup}export PYTHONPATH={shlex.quote(agent.env['PYTHONPATH'])}\n"
+        f"PYTHON=${{PYTHON:-{shlex.quote(agent.argv[0])}}}\n"
+    )
     for path, text in (
-        (setup_script(run_dir), f"{head}{setup}"),
+        (setup_script(run_dir), by_hand),
         (agent_script(run_dir), f"#!/bin/bash\n{setup}{command}"),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -115,9 +115,15 @@ def test_a_secret_of_the_submitter_reaches_no_worker_job(slurm, submit):
     done = submit("--set", f'setup=["{setup}"]', LANG="C.UTF-8", **secrets)
     assert done.returncode == 0, done.stderr
     for name in ("worker", "agent"):
-        file = slurm.folder / f"seen-pike-{name}"
-        await_that(lambda file=file: file.exists() and "SLURM_JOB_ID" in file.read_text(), True)
-        said = file.read_text()
+        seen_by = await_seen(slurm, name)
+        await_that(lambda file=seen_by: "SLURM_JOB_ID" in file.read_text(), True)
+        said = seen_by.read_text()
         assert "sk-rig" not in said
         assert "LANG=C.UTF-8\n" in said
         assert f"HOME={slurm.home}\n" in said
+
+
+def await_seen(slurm, kind):
+    """The first file that a job of that kind wrote; its name ends like the job's."""
+    await_that(lambda: bool(list(slurm.folder.glob(f"seen-pike-{kind}-*"))), True)
+    return next(slurm.folder.glob(f"seen-pike-{kind}-*"))

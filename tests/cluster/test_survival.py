@@ -8,7 +8,7 @@ import json
 import signal
 
 import pytest
-from builders.devcluster import await_that
+from builders.devcluster import REPO, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -113,3 +113,19 @@ def test_what_a_dead_submitter_left_is_found_and_runs(slurm, pike):
     assert {line.split()[0] for line in said.stdout.splitlines()} == {"worker"}
     await_that(lambda: judged(pike) > 0, True)  # it drives the search
     pike("cancel", "run")
+
+
+def test_jobs_submitted_by_hand_drive_a_run(slurm, pike):
+    """`sbatch --array=0-1 jobs/agents.sbatch RUN`, and a worker, beside no job of submit's."""
+    pike(*SUBMIT, "run", "--set", "agent.tasks_per_job=1")
+    pike("cancel", "run")
+    jobs = REPO / "jobs"
+    done = slurm.run(
+        "sbatch", "--parsable", "-p", "cpu", "--array=0-1", str(jobs / "agents.sbatch"), "run"
+    )
+    worker = slurm.run("sbatch", "--parsable", "-p", "gpu", str(jobs / "eval_worker.sbatch"), "run")
+    await_that(lambda: judged(pike) > 2, True)
+    found = status(pike)
+    assert found["state"] == "running"
+    assert len(found["agents"]) == 2
+    slurm.run("scancel", done, worker)

@@ -1,52 +1,152 @@
-"""The scripts a person submits run the very commands that the launcher runs."""
+"""The scripts a person submits are what the launcher renders: options, setup lines, commands."""
 
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.config import resolve
+from pike_hpc.config.env import sites_dir
+from pike_hpc.launch import dry_run, plan_jobs, slurm_parameters, write_scripts
+
 JOBS = Path(__file__).parents[2] / "jobs"
 
+WORKFLOW = """
+schema_version: 1
+name: by-hand
+tasks: {suite: level3-pike, ids: "1-50"}
+search: {strategy: rules}
+"""
+
+SITE = """
+schema_version: 1
+name: here
+scheduler: slurm
+paths: {work: "runs"}
+account: m1
+worker_job: {gpus: 2, cpus: 16, walltime_minutes: 720, qos: q, constraint: c, partition: p}
+agent: {where: array, cpus: 2, walltime_minutes: 1440, qos: q, constraint: c, partition: p}
+setup: ["export SET_UP=yes", "set_up_is_called() { :; }"]
+"""
+
+OF_THE_SITE = {"account", "qos", "constraint", "partition", "gpus-per-node", "output", "array"}
+"""What a person gives beside the script, or Slurm by itself."""
+
 ECHO = """#!/bin/sh
-echo "$PYTHONPATH"
+echo "$SET_UP $PYTHONUNBUFFERED $PYTHONPATH"
 for word; do echo "$word"; done
 """
 
 
-def run(script, tmp_path, *arguments, **env):
-    python = tmp_path / "a python"
-    python.write_text(ECHO)
-    python.chmod(0o755)
+@pytest.fixture
+def python(tmp_path):
+    path = tmp_path / "a python"
+    path.write_text(ECHO)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def resolved(tmp_path):
+    (tmp_path / "w.yaml").write_text(WORKFLOW)
+    (tmp_path / "here.yaml").write_text(SITE)
+    places = {"sites_dir": sites_dir({}), "user_config_dir": tmp_path}
+    return resolve(tmp_path / "w.yaml", str(tmp_path / "here.yaml"), environ={}, **places)
+
+
+@pytest.fixture
+def run(resolved, tmp_path):
+    return Run.create(tmp_path / "a run", resolved, tasks_of(resolved)[0])
+
+
+@pytest.fixture
+def plan(run, resolved, python):
+    """(workers, agents), as submit has them."""
+    ids = [task.id for task in run.tasks]
+    lib = run.dir / "code" / "lib"
+    return plan_jobs(resolved, run.dir, ids, python=str(python), lib=lib, python_path="/more")
+
+
+def by_hand(script, *arguments, **env):
     return subprocess.run(
         ["bash", JOBS / script, *map(str, arguments)],
-        env={"PATH": "/usr/bin:/bin", "PYTHON": str(python), **env},
+        env={"PATH": "/usr/bin:/bin", **env},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
+def options(text):
+    """#SBATCH lines, by name."""
+    return dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", text, re.M))
+
+
 @pytest.mark.parametrize(
-    ("script", "env", "words"),
+    ("script", "kind", "also_of_the_site", "more"),
     [
-        ("eval_worker.sbatch", {}, ["worker", "RUN"]),
-        ("agents.sbatch", {"SLURM_ARRAY_TASK_ID": "0"}, ["agent", "RUN", "--tasks", "1-10"]),
-        ("agents.sbatch", {"SLURM_ARRAY_TASK_ID": "4"}, ["agent", "RUN", "--tasks", "41-50"]),
-        ("analysis.sbatch", {}, ["report", "RUN"]),
+        # How many CPUs belong to a GPU is the site's, and the environment is cut by the launcher.
+        ("eval_worker.sbatch", "worker", {"cpus-per-task"}, {"export": "PYTHON"}),
+        ("agents.sbatch", "agent", set(), {}),
     ],
 )
-def test_it_runs_the_command_with_the_runs_own_code(tmp_path, script, env, words):
-    folder = tmp_path / "a run"
-    folder.mkdir()
-    done = run(script, tmp_path, folder, **env)
-    assert done.returncode == 0, done.stderr
-    path, *said = done.stdout.splitlines()
-    assert path == f"{folder}/code/lib"
-    assert said == ["-P", "-m", "pike_hpc", *(str(folder) if w == "RUN" else w for w in words)]
+def test_its_options_are_the_launchers(
+    resolved, plan, tmp_path, script, kind, also_of_the_site, more
+):
+    jobs = {"worker": plan[0], "agent": plan[1]}[kind]
+    rendered = options(dry_run(tmp_path, jobs, slurm_parameters(resolved, kind, f"pike-{kind}")))
+    wanted = {k: v for k, v in rendered.items() if k not in OF_THE_SITE | also_of_the_site}
+    # There is no step between the batch shell and the command, so the shell is the one to signal.
+    wanted["signal"] = f"B:{wanted['signal']}"
+    assert options((JOBS / script).read_text()) == wanted | more
+
+
+def words_of(job):
+    """What the stand-in for Python prints for the command of a job."""
+    assert job.command[0] == "env"
+    env = dict(word.split("=", 1) for word in job.command[1:] if re.match(r"[A-Z]+=", word))
+    return [f"yes {env['PYTHONUNBUFFERED']} {env['PYTHONPATH']}", *job.argv[1:]]
+
+
+def test_its_setup_lines_and_commands_are_the_launchers(run, resolved, plan):
+    workers, agents = plan
+    write_scripts(run.dir, resolved, agents[0])
+    done = by_hand("eval_worker.sbatch", run.dir)
+    assert done.stdout.splitlines() == words_of(workers[0]), done.stderr
+    assert len(agents) == 3
+    for n, agent in enumerate(agents):
+        done = by_hand("agents.sbatch", run.dir, SLURM_ARRAY_TASK_ID=str(n))
+        assert done.stdout.splitlines() == words_of(agent), done.stderr
+    rendered = dry_run(run.dir, agents[:1], slurm_parameters(resolved, "agent", "pike-agent"))
+    setup = rendered.partition("# setup\n")[2].partition("\n\n")[0]
+    assert setup in (run.dir / "slurm" / "setup.sh").read_text()
+    assert shlex.join(agents[0].command) in rendered
+
+
+def test_the_analysis_has_the_same_setup_and_code(run, resolved, plan):
+    write_scripts(run.dir, resolved, plan[1][0])
+    done = by_hand("analysis.sbatch", run.dir, "/other")
+    wanted = ["-P", "-m", "pike_hpc", "report", str(run.dir), "/other"]
+    assert done.stdout.splitlines() == [words_of(plan[0][0])[0], *wanted]
+
+
+def test_a_run_that_was_never_submitted_to_slurm_needs_only_an_interpreter(run, python):
+    done = by_hand("eval_worker.sbatch", run.dir, PYTHON=str(python))
+    wanted = ["-P", "-m", "pike_hpc", "worker", str(run.dir)]
+    assert done.stdout.splitlines() == [f" 1 {run.dir}/code/lib", *wanted]
+
+
+def test_an_array_that_is_too_long_says_how_long_it_may_be(run):
+    done = by_hand("agents.sbatch", run.dir, SLURM_ARRAY_TASK_ID="3")
+    assert done.returncode != 0
+    assert "fewer ranges: --array=0-2" in done.stderr
 
 
 @pytest.mark.parametrize("script", sorted(p.name for p in JOBS.glob("*.sbatch")))
-def test_without_a_run_it_says_how_to_call_it(tmp_path, script):
-    done = run(script, tmp_path, SLURM_ARRAY_TASK_ID="0")
+def test_without_a_run_it_says_how_to_call_it(script):
+    done = by_hand(script, SLURM_ARRAY_TASK_ID="0")
     assert done.returncode != 0
     assert "usage: sbatch" in done.stderr
