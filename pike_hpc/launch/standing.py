@@ -1,8 +1,9 @@
 """Agents that are no jobs of ours: a command to keep running, or lines for scrontab. Text only.
 
 Both start RUN/slurm/agent.sh, which has the site's setup lines and the very command of an agent
-job. It holds no key: in a shell the variable is there, and scrontab's jobs, which get nothing of a
-person's environment, read the key files of the user's own site file.
+job, in a login shell, which knows `module`. It holds no key: in a shell the variable is there, and
+scrontab's jobs, which get nothing of a person's environment, read the key files of the user's own
+site file.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def write_scripts(run_dir: Path, resolved: Resolved, agent: Job) -> None:
     )
     for path, text in (
         (setup_script(run_dir), by_hand),
-        (agent_script(run_dir), f"#!/bin/bash\n{setup}{command}"),
+        (agent_script(run_dir), f"#!/bin/bash -l\n{setup}{command}"),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(".new")
@@ -53,7 +54,7 @@ def write_scripts(run_dir: Path, resolved: Resolved, agent: Job) -> None:
 
 def shell_line(run_dir: Path) -> str:
     """What a person keeps running, in a terminal that stays."""
-    return shlex.join(["bash", str(agent_script(run_dir))])
+    return shlex.quote(str(agent_script(run_dir)))
 
 
 def scrontab_lines(run_dir: Path, resolved: Resolved) -> str:
@@ -61,7 +62,7 @@ def scrontab_lines(run_dir: Path, resolved: Resolved) -> str:
     shape = resolved.site.agent
     options = {
         "job-name": f"pike-{run_dir.name}",
-        "account": resolved.site.account,
+        "account": resolved.site.account_for("agent"),
         "qos": shape.qos,
         "constraint": shape.constraint,
         "partition": shape.partition,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pike_hpc.config import resolve, site_names, site_variants
 from pike_hpc.config.site import load_site, shipped_sites_dir
-from pike_hpc.launch import dry_run, plan_jobs, slurm_parameters
+from pike_hpc.launch import dry_run, plan_jobs, scrontab_lines, slurm_parameters
 
 REPO = Path(__file__).resolve().parents[2]
 SITES = shipped_sites_dir()
@@ -31,7 +31,10 @@ def file_of(name: str) -> Path:
 
 
 def render(name: str) -> str:
-    """A worker and an array of two agents of a run of five tasks, charged to m1234."""
+    """A worker and an array of two agents of a run of five tasks, charged to m1234.
+
+    For scrontab its lines, in place of the array.
+    """
     resolved = resolve(
         REPO / "workflows/quickstart.yaml",
         name,
@@ -43,14 +46,13 @@ def render(name: str) -> str:
     run = Path(resolved.site.paths.work) / "run"
     ids = [str(number) for number in range(1, 6)]
     python = f"{resolved.site.paths.work}/venv/bin/python"
-    kinds = zip(
-        ("worker", "agent"),
-        plan_jobs(resolved, run, ids, python=python, lib=run / "code/lib"),
-        strict=True,
-    )
-    return "\n".join(
-        dry_run(run, jobs, slurm_parameters(resolved, kind, f"pike-{kind}")) for kind, jobs in kinds
-    )
+    lib = run / "code/lib"
+    workers, agents = plan_jobs(resolved, run, ids, python=python, lib=lib)
+    worker = dry_run(run, workers, slurm_parameters(resolved, "worker", "pike-worker"))
+    if resolved.site.agent.where == "scrontab":
+        return f"{worker}\n# scrontab\n{scrontab_lines(run, resolved)}\n"
+    agent = dry_run(run, agents, slurm_parameters(resolved, "agent", "pike-agent"))
+    return f"{worker}\n{agent}"
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_in_a_shell_it_is_a_command_to_keep_running(cluster, submit, tmp_path):
     assert code == 0
     *jobs, command = out.splitlines()
     assert jobs == [f"worker job 1_{n}" for n in range(3)]
-    assert command == f"bash {tmp_path}/run/slurm/agent.sh"
+    assert command == f"{tmp_path}/run/slurm/agent.sh"
     assert "the agent is yours to keep running" in err
     assert "agents" not in err.partition("ceiling:")[2].splitlines()[0]
 
