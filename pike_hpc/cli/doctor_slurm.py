@@ -65,7 +65,7 @@ def on_nodes(resolved: Resolved, arguments: Sequence[str], wait_s: int) -> Itera
 def srun(parameters: dict[str, Any], wait_s: int) -> list[str]:
     """The command that starts a program on a node as a job with those parameters would get."""
     given = {**parameters, **parameters.get("additional_parameters", {})}
-    own = ("job_name", "time", "setup", "additional_parameters", "signal_delay_s")
+    own = ("job_name", "time", "setup", "additional_parameters", "srun_args", "signal")
     options = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in given.items()

@@ -125,7 +125,8 @@ def test_a_node_is_asked_for_as_the_jobs_will_ask() -> None:
         "setup": ["module load python"],
         "signal_delay_s": 120,
         "stderr_to_stdout": True,
-        "additional_parameters": {"mem-per-cpu": "18400M"},
+        "additional_parameters": {"signal": "TERM@120", "mem-per-cpu": "18400M"},
+        "srun_args": ["--cpus-per-task=14"],
     }
     assert srun(parameters, 60) == [
         *("srun", "--quiet", "--ntasks=1", "--job-name=pike-doctor", "--immediate=60", "--time=5"),
