@@ -123,7 +123,6 @@ def test_a_node_is_asked_for_as_the_jobs_will_ask() -> None:
         "gres": "gpu:H200:1",
         "cpus_per_task": 14,
         "setup": ["module load python"],
-        "signal_delay_s": 120,
         "stderr_to_stdout": True,
         "additional_parameters": {"signal": "TERM@120", "mem-per-cpu": "18400M"},
         "srun_args": ["--cpus-per-task=14"],
