@@ -42,9 +42,9 @@ doctor: setup ## Try everything a run needs here
 
 test: setup-dev ## Everything, from nothing: checks, then the whole suite
 	@$(MAKE) --no-print-directory check
-	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" tests/integration
-	@.venv/bin/python -m pytest -m timed tests/integration
-	@.venv/bin/python -m pytest tests/exploits tests/gpu tests/cluster
+	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" tests/integration tests/exploits
+	@.venv/bin/python -m pytest -m timed tests/integration tests/exploits
+	@.venv/bin/python -m pytest tests/gpu tests/cluster
 
 check: setup-dev ## Format, lint, types, import contracts, unit and property tests
 	@.venv/bin/ruff format --check --quiet .
