@@ -142,11 +142,11 @@ def _advance(
         if (busy or acted) and _turn(controller)[0] == _LAST:
             break  # a search that has just ended asks for its winner first
         try:
-            if wall.beyond_s < 0.0 and controller.search_ended:
+            if wall.over and controller.search_ended:
                 acted |= _finish_at_wall(controller, wall.left_s)
             else:
                 room = max(options.in_flight - sum(c.in_flight for c in active), 0)
-                acted |= controller.advance(room, may_ask=may_ask)
+                acted |= controller.advance(room if wall.fits else 0, may_ask=may_ask)
         except PikeError as error:
             _give_up(controller, error, left)
     return acted
@@ -184,11 +184,13 @@ def _turn(controller: Controller) -> tuple[int, int]:
 class _Wall:
     """Where the wall budget stands."""
 
-    left_s: float
-    beyond_s: float
-    """Left once a verdict asked for now has come: nothing is begun that the end would cut."""
-    closing: bool
+    left_s: float = math.inf
+    closing: bool = False
     """Nothing new may be begun, so that the best can be timed again in what is left."""
+    fits: bool = True
+    """A verdict asked for now, behind all that is in flight, comes in time."""
+    over: bool = False
+    """No verdict comes in time any more, even if nothing is in flight."""
 
 
 def _wall(
@@ -198,7 +200,7 @@ def _wall(
     elapsed_s: float,
 ) -> _Wall:
     if not options.wall_s:
-        return _Wall(left_s=math.inf, beyond_s=math.inf, closing=False)
+        return _Wall()
     left_s = options.wall_s - elapsed_s
     typical_s = _typical_s(controllers)
     waiting = 1 + sum(c.in_flight for c in active)
@@ -206,7 +208,12 @@ def _wall(
     again_s = 0.0
     if beyond_s < _RETIME_SHARE * options.wall_s:
         again_s = sum(c.retimes_left for c in active) * typical_s / options.lanes
-    return _Wall(left_s=left_s, beyond_s=beyond_s, closing=beyond_s < again_s)
+    return _Wall(
+        left_s=left_s,
+        closing=beyond_s < again_s,
+        fits=beyond_s >= 0.0,
+        over=left_s < typical_s or left_s <= 0.0,
+    )
 
 
 def _typical_s(controllers: Sequence[Controller]) -> float:
