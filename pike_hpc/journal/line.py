@@ -19,7 +19,8 @@ from pike_hpc.records import EVENT_TYPES, CodecError, Event, decode, encode
 FORMAT_VERSION = 1
 """Raised when a reader of the old format would misread a line."""
 
-_TAIL = re.compile(rb',"c":"([0-9a-f]{8})"}\Z')
+_TAIL = re.compile(rb',"c":"([0-9a-f]{8})"}')
+_TAIL_BYTES = 16
 _VERSION = re.compile(rb'\A\{"v":([0-9]{1,9})[,}]')
 
 
@@ -62,8 +63,8 @@ def from_line(line: bytes, *, epoch: int, seq: int) -> Stamped:
 
     Raises BrokenLine for torn or altered bytes, ForeignVersion for a line of another format.
     """
-    tail = _TAIL.search(line)
-    if tail is None or zlib.crc32(line[: tail.start()]) != int(tail[1], 16):
+    tail = _TAIL.fullmatch(line[-_TAIL_BYTES:])
+    if tail is None or zlib.crc32(memoryview(line)[:-_TAIL_BYTES]) != int(tail[1], 16):
         other = _VERSION.match(line)
         if other and int(other[1]) != FORMAT_VERSION and _is_json(line):
             raise ForeignVersion(f"format {int(other[1])}")
@@ -79,7 +80,9 @@ def from_line(line: bytes, *, epoch: int, seq: int) -> Stamped:
         raise ForeignVersion(f"event {record.get('k')!r}")
     try:
         event: Event = decode(kind, record.get("e"))
-        time = decode(float, record.get("t"), "t")
+        time = record.get("t")
+        if type(time) is not float:
+            time = decode(float, time, "t")
     except CodecError as error:
         raise ForeignVersion(f"a field this version does not know: {error.what}") from None
     return Stamped(time=time, epoch=epoch, seq=seq, event=event)

@@ -4,6 +4,9 @@
 where a number is meant and numbers that are not finite are errors: a record from a hostile or
 torn file must not become a half-true object. Supported annotations: str, int, float, bool,
 enums of strings, records, `tuple[X, ...]`, `tuple[X, Y]`, `Mapping[str, X]` and `X | None`.
+
+What `encode` wrote is read by `fast_codec`; whatever that does not read ends here, where the rules
+stand in full.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pike_hpc.records.errors import CodecError
+from pike_hpc.records.fast_codec import Unread, reader
 
 R = TypeVar("R")
 
@@ -61,7 +65,10 @@ def encode(value: object) -> Any:
 
 def decode(cls: type[R], data: object, where: str = "") -> R:
     """The record of type `cls` in a JSON value. Raises CodecError naming the path."""
-    return typing.cast(R, _decode(cls, data, where or getattr(cls, "__name__", str(cls))))
+    try:
+        return typing.cast(R, reader(typing.cast(Any, cls))(data))
+    except Unread:
+        return typing.cast(R, _decode(cls, data, where or getattr(cls, "__name__", str(cls))))
 
 
 def _decode(kind: Any, data: Any, where: str) -> Any:

@@ -52,7 +52,10 @@ class Tier(enum.StrEnum):
     @property
     def rank(self) -> int:
         """0 for the strictest."""
-        return list(Tier).index(self)
+        return _RANKS[self]
+
+
+_RANKS = {tier: rank for rank, tier in enumerate(Tier)}
 
 
 class EvalStatus(enum.StrEnum):

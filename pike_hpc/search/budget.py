@@ -35,11 +35,13 @@ class Limits:
 
 def why_no_query(view: TaskView, limits: Limits, reserved_usd: float = 0.0) -> str | None:
     """Why one more query of at most `reserved_usd` dollars may not be sent; None: it may."""
-    spent = view.spent
-    if limits.queries and spent.queries >= limits.queries:
+    if limits.queries and view.charged_queries >= limits.queries:
         return f"All {limits.queries} model queries are used (budget.queries_per_task)."
+    if not limits.max_usd:
+        return None
+    spent = view.spent
     usd = spent.usd + spent.reserved_usd
-    if limits.max_usd and (usd >= limits.max_usd or usd + reserved_usd > limits.max_usd):
+    if usd >= limits.max_usd or usd + reserved_usd > limits.max_usd:
         return (
             f"${usd:.2f} of ${limits.max_usd:.2f} are spent or reserved and the next query may "
             f"cost ${reserved_usd:.2f} (budget.max_usd)."
@@ -53,8 +55,7 @@ def why_no_evaluation(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.
     Those in flight are taken to need `reserved_gpu_s` each as well. With 0 the GPU budget only
     stops new requests once it is used up, so what is in flight then may exceed it.
     """
-    spent = view.spent
-    if limits.evaluations and spent.evaluations >= limits.evaluations:
+    if limits.evaluations and len(view.requested) >= limits.evaluations:
         return f"All {limits.evaluations} evaluations are used (budget.evaluations_per_task)."
     return why_no_device_time(view, limits, reserved_gpu_s)
 

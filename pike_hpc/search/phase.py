@@ -98,14 +98,15 @@ class Phase:
         An answer can bring a program to judge, so the evaluations left bound it as well.
         """
         own = set(self.nodes())
-        outside = sum(q.charged for q in view.queries.values() if q.reserved.node not in own)
-        earlier = {o.candidate_id for n, o in view.outcomes.items() if n not in own}
-        evaluations = len(earlier & set(view.requested.values()))
-        rooms = [
-            limits.queries - outside if limits.queries else math.inf,
-            limits.evaluations - evaluations if limits.evaluations else math.inf,
-        ]
-        return min(rooms)
+        room = math.inf
+        if limits.queries:
+            outside = view.charged_queries - sum(view.charged(node) for node in own)
+            room = limits.queries - outside
+        if limits.evaluations:
+            earlier = {o.candidate_id for n, o in view.outcomes.items() if n not in own}
+            evaluations = len(earlier & set(view.requested.values()))
+            room = min(room, limits.evaluations - evaluations)
+        return room
 
     def step(self, view: TaskView, limits: Limits) -> Step:
         """What to ask now, and whether the phase has ended."""
@@ -124,7 +125,7 @@ class Phase:
                     going_on.append(branch)
             live = going_on
         # The walk counts one query a decision; one that was lost has been paid twice.
-        left = limits.queries - view.spent.queries if limits.queries else len(walk.asks)
+        left = limits.queries - view.charged_queries if limits.queries else len(walk.asks)
         asks = tuple(walk.asks[: max(0, left)])
         return Step(asks=asks, ended=not (asks or walk.running))
 

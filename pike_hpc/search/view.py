@@ -101,6 +101,8 @@ class TaskView:
     else does."""
     queries: dict[str, Query] = field(default_factory=dict)
     """By query id, in the order of the journal."""
+    charged_queries: int = 0
+    """All queries charged so far, those in flight and lost included."""
     queries_of: dict[str, list[str]] = field(default_factory=dict)
     """Query ids by node."""
     requested: dict[str, str] = field(default_factory=dict)
@@ -148,7 +150,8 @@ class TaskView:
 
     def _reserve(self, event: QueryReserved) -> None:
         if event.query_id not in self.queries:
-            self.queries[event.query_id] = Query(reserved=event)
+            self.queries[event.query_id] = query = Query(reserved=event)
+            self.charged_queries += query.charged
             self.queries_of.setdefault(event.node, []).append(event.query_id)
 
     def _settle(self, event: QueryAnswered | QueryFailed | QueryLost) -> None:
@@ -163,10 +166,12 @@ class TaskView:
             case QueryLost():
                 settled = replace(query, state=QueryState.LOST)
         self.queries[event.query_id] = settled
+        self.charged_queries += settled.charged - query.charged
 
     def _decide(self, event: Brainstormed | Declined | Proposed) -> None:
         if event.node in self.outcomes:
             return
+        self._forget_answers(event.node)
         match event:
             case Brainstormed():
                 self.outcomes[event.node] = Outcome(ideas=event.ideas)
@@ -178,6 +183,13 @@ class TaskView:
                 self.proposals[event.node] = event.proposal
                 if event.source:
                     self.sources.setdefault(candidate_id, event.source)
+
+    def _forget_answers(self, node: str) -> None:
+        """What was made of an answer is known: its text is no longer needed."""
+        for query_id in self.queries_of.get(node, ()):
+            query = self.queries[query_id]
+            if query.answer is not None:
+                self.queries[query_id] = replace(query, answer=replace(query.answer, text=""))
 
     def _request(self, event: Requested) -> None:
         if event.retime:
@@ -267,7 +279,7 @@ class TaskView:
         settled = [q.usd for q in queries if q.state is not QueryState.RESERVED]
         reserved = [q.usd for q in queries if q.state is QueryState.RESERVED]
         return Spent(
-            queries=sum(q.charged for q in queries),
+            queries=self.charged_queries,
             input_tokens=sum(u.input_tokens for u in usages),
             output_tokens=sum(u.output_tokens for u in usages),
             usd=sum(settled, 0.0),
@@ -281,13 +293,13 @@ class TaskView:
     def ranked(self, tier: Tier, candidates: Iterable[str] | None = None) -> tuple[str, ...]:
         """Candidates that passed at `tier` or stricter, fastest in the search first, ties by id."""
         chosen = self.results if candidates is None else candidates
+        counting = [other for other in Tier if other.rank <= tier.rank]
         timed = [
             (-result.timing.speedup, candidate_id)
             for candidate_id in chosen
             if (result := self.results.get(candidate_id)) is not None
             and result.timing is not None
-            and result.tier is not None
-            and result.tier.rank <= tier.rank
+            and result.tier in counting
         ]
         return tuple(candidate_id for _, candidate_id in sorted(timed))
 
