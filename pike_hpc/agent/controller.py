@@ -91,7 +91,7 @@ class Controller:
         self._taken_back: set[str] = set()
         self.error: PikeError | None = None
         """Why no model is asked any more; a provider's refusal or silence."""
-        self.view: TaskView = replay(stamped.event for stamped in journal.events)
+        self.view: TaskView = replay(stamped.event for stamped in journal.take_events())
         self._recover()
 
     @property

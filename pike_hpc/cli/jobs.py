@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import logging.handlers
 import math
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pike_hpc.agent import AgentOptions, Controller, Models, active_seconds, run_agent
-from pike_hpc.archive import is_current, rebuild
 from pike_hpc.cli.lanes import lanes_each, open_judges
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
@@ -104,8 +104,7 @@ def agent(options: argparse.Namespace) -> int:
             models.close()
     if all(controller.finished for controller in controllers) and run.finished():
         run.mailbox.close()
-        if not ((run.dir / "archive.h5").exists() and is_current(run.dir)):
-            rebuild(run.dir)
+        _build_archive(run)
     if outcome.exit_code:
         print(f"pike-hpc: {outcome.reason}", file=sys.stderr)
     elif options.once:
@@ -140,16 +139,30 @@ def _take_over(
     """
     mailbox = run.mailbox
     held: list[TryAgainLater] = []
-    for task in tasks:
-        try:
-            controllers.append(make_controller(run, task, me, models, mailbox))
-        except TryAgainLater as error:
-            held.append(error)
-            if not share:
-                raise
+    # What is read here stays: looking for garbage in it time and again takes a quarter of all time.
+    gc.disable()
+    try:
+        for task in tasks:
+            try:
+                controllers.append(make_controller(run, task, me, models, mailbox))
+            except TryAgainLater as error:
+                held.append(error)
+                if not share:
+                    raise
+    finally:
+        gc.freeze()
+        gc.enable()
     if held and not controllers:
         raise held[0]
     return len(held)
+
+
+def _build_archive(run: Run) -> None:
+    # Most looks at a run are not its last: they need no HDF5.
+    from pike_hpc.archive import is_current, rebuild  # noqa: PLC0415
+
+    if not ((run.dir / "archive.h5").exists() and is_current(run.dir)):
+        rebuild(run.dir)
 
 
 def _one_tick(controllers: Sequence[Controller], held: int) -> str:

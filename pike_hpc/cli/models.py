@@ -20,11 +20,17 @@ def make_models(resolved: Resolved, tape: Tape | None = None) -> Models | None:
     workflow = resolved.workflow
     if not workflow.asks_models:
         return None
+    specs = {role: workflow.model_for(role.value) for role in Role}
+    made: list[tuple[ModelSpec, Seat]] = []
     seats = {}
-    for role in Role:
-        spec = workflow.model_for(role.value)
-        if spec is not None:
-            seats[role] = _seat(spec, resolved, tape or Tape())
+    for role, spec in specs.items():
+        if spec is None:
+            continue
+        seat = next((seat for known, seat in made if known == spec), None)
+        if seat is None:  # roles that name the same model share its client
+            seat = _seat(spec, resolved, tape or Tape())
+            made.append((spec, seat))
+        seats[role] = seat
     ideas = workflow.search.options.get("branches", 10)
     return Models(seats, workflow.evaluate.tiers, int(ideas))
 

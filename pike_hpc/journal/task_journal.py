@@ -84,6 +84,20 @@ class TaskJournal:
         """Every event that counts, oldest first, those appended here included."""
         return tuple(self._events)
 
+    def take_events(self) -> tuple[Stamped, ...]:
+        """Every event that counts, and they are no longer kept here.
+
+        Whoever drives a large task keeps a view of it, not its past: `events` begins with what is
+        appended after this.
+        """
+        with self._mutex:
+            self.sync()
+            taken = tuple(self._events)
+            self._events.clear()
+            self._first -= len(taken)
+            self._synced_events = 0
+            return taken
+
     @property
     def epoch(self) -> int:
         """The epoch this controller started."""

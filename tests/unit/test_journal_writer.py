@@ -365,3 +365,37 @@ def test_a_run_folder_that_is_a_file(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(UsageError):
         open_journal(tmp_path / "run")
+
+
+def test_events_that_were_taken_are_no_longer_kept_and_lose_no_place(tmp_path):
+    with open_journal(tmp_path) as journal:
+        journal.append(Brainstormed(node="a", ideas=("x",)))
+        taken = journal.take_events()
+        assert [s.seq for s in taken] == [0, 1]
+        assert journal.events == ()
+        assert journal.append(Finished(reason="b")).seq == 2
+        assert [s.seq for s in journal.events] == [2]
+    assert [s.seq for s in read_task(tmp_path, "s_1")] == [0, 1, 2]
+
+
+def test_a_controller_that_said_nothing_may_leave_no_segment(tmp_path):
+    open_journal(tmp_path).close()
+    idle = open_journal(tmp_path)
+    assert idle.idle
+    idle.take_events()
+    assert idle.idle
+    idle.close(keep_idle=False)
+    assert [s.epoch for s in read_task(tmp_path, "s_1")] == [1]
+    busy = open_journal(tmp_path)
+    busy.append(Finished(reason="b"))
+    assert not busy.idle
+    busy.close(keep_idle=False)
+    assert [s.epoch for s in read_task(tmp_path, "s_1")] == [1, 2, 2]
+
+
+def test_a_segment_that_somebody_went_on_from_is_kept(tmp_path):
+    first = open_journal(tmp_path)
+    heir = tmp_path / "journal" / "s_1.e000002.zombie.jsonl"
+    heir.touch()
+    first.close(keep_idle=False)
+    assert [s.epoch for s in read_task(tmp_path, "s_1")] == [1]
