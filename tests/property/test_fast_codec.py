@@ -1,4 +1,4 @@
-"""The fast reader accepts nothing that the strict rules refuse, and reads alike what was written."""
+"""The fast reader accepts nothing that the strict rules refuse, and reads the rest alike."""
 
 import copy
 
