@@ -26,7 +26,7 @@ MEMORY_HUNGRY = (
     "level5/14",
     "level3-pike/31",
 )
-"""Tasks that took more than 18 GiB in docs/tasks-nvidia-h200.json, or hold many of weights."""
+"""Tasks that took more than 18 GiB of an H200 when they were admitted, or hold many of weights."""
 
 
 @pytest.fixture(scope="module")

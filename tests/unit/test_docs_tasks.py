@@ -47,8 +47,9 @@ def test_the_page_holds_the_measured_table(path):
     assert table in (DOCS / "tasks.md").read_text("utf-8"), again
 
 
-def test_most_tasks_of_the_suites_are_admitted_on_a_gpu():
-    document = json.loads((DOCS / "tasks-nvidia-h200.json").read_text("utf-8"))
+@pytest.mark.parametrize("path", MEASURED, ids=lambda p: p.name)
+def test_most_tasks_of_the_suites_are_admitted_on_a_gpu(path):
+    document = json.loads(path.read_text("utf-8"))
     own = {row["task"] for row in document["tasks"] if row["admitted"]}
     for suite, least in (("level0", 5), ("level3-pike", 28), ("level5", 12)):
         assert sum(key.startswith(f"{suite}/") for key in own) >= least
