@@ -31,8 +31,14 @@ Commit = Callable[[Files, Path, Path], bool]
 def by_link(files: Files, source: Path, target: Path) -> bool:
     """Commit by a hard link."""
     won = link_new(files, source, target)
-    files.unlink(source)
+    remove_own(files, source)
     return won
+
+
+def remove_own(files: Files, path: Path) -> None:
+    """Remove a file of ours in tmp/ that has done its duty; what can't be removed is swept."""
+    with suppress(Gone, TryAgainLater):
+        files.unlink(path)
 
 
 def link_new(files: Files, source: Path, target: Path) -> bool:
@@ -42,6 +48,8 @@ def link_new(files: Files, source: Path, target: Path) -> bool:
     except FileExistsError:
         # A repeated NFS call finds its own first try.
         return files.same(source, target)
+    except Gone:
+        raise _vanished(source) from None
     return True
 
 
@@ -50,8 +58,10 @@ def by_renameat2(files: Files, source: Path, target: Path) -> bool:
     try:
         files.rename_new(source, target)
     except FileExistsError:
-        files.unlink(source)
+        remove_own(files, source)
         return False
+    except Gone:
+        raise _vanished(source) from None
     return True
 
 
@@ -59,15 +69,25 @@ def by_directory(files: Files, source: Path, target: Path) -> bool:
     """Commit by renaming a folder with the file in it; `read_committed` looks inside."""
     folder = source.with_name(source.name + ".d")
     files.mkdir(folder)
-    files.rename(source, folder / _INNER)
     try:
+        files.rename(source, folder / _INNER)
         files.rename(folder, target)
+    except Gone:
+        raise _vanished(source) from None
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
         _remove_folder(files, folder)
         return False
     return True
+
+
+def _vanished(source: Path) -> TryAgainLater:
+    return TryAgainLater(
+        "a file of our own in the mailbox's tmp/ is gone: it lay there for an hour, or the answer "
+        "to a step that was done got lost",
+        where=repr(str(source)),
+    )
 
 
 COMMITS: Mapping[str, Commit] = {

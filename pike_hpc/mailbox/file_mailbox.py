@@ -30,7 +30,7 @@ from pike_hpc.mailbox.liveness import alive_here
 from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
 from pike_hpc.mailbox.protocol import Liveness
 from pike_hpc.mailbox.store import Store
-from pike_hpc.records import CodecError, EvalRequest, EvalResult
+from pike_hpc.records import CodecError, EvalRequest, EvalResult, TryAgainLater
 
 _SHARED_REUSE_S = 1.0
 """On a shared file system one listing serves all who look within this time."""
@@ -67,9 +67,11 @@ class FileMailbox:
             self._store.new_names,
             lambda name: self._files.exists(root / "new" / name),
             clock,
+            place=self._store.place,
             reuse_s=_SHARED_REUSE_S if self.shared else 0.0,
         )
         self._open_until_s = clock()
+        self._untold: dict[str, list[Hold]] = {}
 
     def put(self, request: EvalRequest) -> bool:
         """File a request durably. False when it is new, claimed or done already."""
@@ -104,18 +106,31 @@ class FileMailbox:
         self._line.look()
         for name in self._line.foreign():
             self._move_stranger(name)
-        while len(claims) < limit and (first := self._line.first(devices)) is not None:
+        # What was taken when the disk failed is this worker's still: it comes first.
+        untold = self._untold.setdefault(worker_id, [])
+        try:
+            while len(claims) < limit and (untold or self._take(untold, worker_id, devices)):
+                claim = self._read(untold[0])
+                untold.pop(0)
+                claims += [claim] if claim else []
+        except TryAgainLater:
+            if not claims:
+                raise
+        return tuple(claims)
+
+    def _take(self, untold: list[Hold], worker_id: str, devices: set[str]) -> bool:
+        """Take the oldest request into `untold`; False when there is none."""
+        while (first := self._line.first(devices)) is not None:
             ticket = Ticket.parse(first)
             if ticket is None:
                 self._move_stranger(first)
                 continue
             hold = self._store.take(ticket, worker_id)
-            if hold is None:
-                self._line.skip_taken(ticket.device)
-                continue
-            claim = self._read(hold)
-            claims += [claim] if claim else []
-        return tuple(claims)
+            if hold is not None:
+                untold.append(hold)
+                return True
+            self._line.skip_taken(ticket.device)
+        return False
 
     def _move_stranger(self, name: str) -> None:
         path = self.root / "new" / name

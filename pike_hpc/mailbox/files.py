@@ -1,9 +1,9 @@
 """The few operations on files that a mailbox is made of, each one step that a kill may end at.
 
-Errors have three meanings here: `Gone` (it isn't there, or NFS says ESTALE: the same thing
-seen from another client), TryAgainLater (disk full, input/output error), UsageError (not
-allowed). FileExistsError and IsADirectoryError pass: their callers decide by them.
-Tests pass a subclass that dies at the n-th step.
+Errors have three meanings here: `Gone` (it isn't there; NFS says ESTALE for the same thing seen
+from another client), TryAgainLater (disk full, input/output error, ESTALE for a name that is
+there), UsageError (not allowed). FileExistsError and IsADirectoryError pass: their callers decide
+by them. Tests pass a subclass that dies at the n-th step.
 """
 
 from __future__ import annotations
@@ -63,6 +63,18 @@ def _meaning(error: OSError, path: Path) -> BaseException:
 
 
 @contextmanager
+def explained_move(source: Path) -> Iterator[None]:
+    """`explained` for what gives or takes a name: Gone only when `source` really isn't there."""
+    with explained(source):
+        try:
+            yield
+        except OSError as error:
+            if error.errno == errno.ESTALE and os.path.lexists(source):
+                raise OSError(errno.EAGAIN, os.strerror(errno.ESTALE)) from error
+            raise
+
+
+@contextmanager
 def _folder_stands(folder: Path) -> Iterator[None]:
     try:
         yield
@@ -103,12 +115,12 @@ class Files:
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomically, replacing a file at `target`."""
-        with explained(source):
+        with explained_move(source):
             source.rename(target)
 
     def rename_new(self, source: Path, target: Path) -> None:
         """Atomically; FileExistsError when `target` exists, OSError where unsupported."""
-        with explained(source):
+        with explained_move(source):
             call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
             if call is None:
                 raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -119,7 +131,7 @@ class Files:
 
     def link(self, source: Path, target: Path) -> None:
         """A second name; FileExistsError when `target` exists."""
-        with explained(source):
+        with explained_move(source):
             os.link(source, target)
 
     def same(self, path: Path, other: Path) -> bool:
@@ -129,7 +141,7 @@ class Files:
 
     def unlink(self, path: Path) -> None:
         """Remove a file's name. IsADirectoryError for a folder."""
-        with explained(path):
+        with explained_move(path):
             path.unlink()
 
     def mkdir(self, path: Path) -> None:

@@ -2,7 +2,9 @@
 
 A listing of a hundred thousand names takes a tenth of a second, so it may serve many claims:
 a name in it that another worker took costs one failed rename, one that came later waits for
-the next listing. Short queues are listed for every claim. Thread-safe.
+the next listing. In a long queue workers start at different places of each block of names, so
+that they don't all run for the oldest. Short queues are listed for every claim, and in strict
+order. Thread-safe.
 """
 
 from __future__ import annotations
@@ -10,8 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 
+from pike_hpc.mailbox.batch import BATCH_MAX
+
 SHORT = 500
 """A queue of so many names at most is listed whenever somebody looks."""
+BLOCK = 256
+"""In a long queue a request may be claimed so many places before its turn."""
 _REST = 20
 """A long listing is not repeated before so many times its duration: 5 % of a worker's time."""
 
@@ -19,8 +25,9 @@ _REST = 20
 class Line:
     """What is known of one mailbox's new/.
 
-    `read` lists it, sorted; `there` says whether one name still is. With `reuse_s` even short
-    listings serve for so long: a client of a shared file system sees nothing newer anyway.
+    `read` lists it, sorted; `there` says whether one name still is. `place` is any number, other
+    for other processes. With `reuse_s` even short listings serve for so long: a client of a
+    shared file system sees nothing newer anyway.
     """
 
     def __init__(
@@ -28,8 +35,12 @@ class Line:
         read: Callable[[], list[str]],
         there: Callable[[str], bool],
         clock: Callable[[], float],
+        *,
+        place: int = 0,
         reuse_s: float = 0.0,
     ) -> None:
+        # Whole batches: their names are read from one file.
+        self._start = place * BATCH_MAX % BLOCK
         self._read, self._there, self._clock, self._reuse_s = read, there, clock, reuse_s
         self._lock = threading.Lock()
         self._until_s: float | None = None
@@ -70,15 +81,16 @@ class Line:
             heads = [(n, d) for d in devices if (n := self._head(d)) is not None]
             if not heads:
                 return None
-            name, device = min(heads)
+            name, device = min(heads) if len(heads) > 1 else heads[0]
             self._heads[device] += 1
             return name
 
     def skip_taken(self, device: str) -> None:
-        """Others were faster, and they take the oldest too: go on where names still are.
+        """Others were faster: go on where names still are.
 
-        Looks ahead in doubling steps, then halves: a queue whose first thousand names are gone
-        costs twenty looks. What lies before and still is will be in the next listing.
+        They take neighbours, so what is gone is a run of names. Looks ahead in doubling steps,
+        then halves: a thousand names that are gone cost twenty looks. What lies between and still
+        is will be in the next listing.
         """
         with self._lock:
             names, gone = self._names.get(device, []), self._heads.get(device, 0) - 1
@@ -103,7 +115,17 @@ class Line:
                 self._names.setdefault(parts[1], []).append(name)
             else:
                 self._foreign.append(name)
+        if len(names) > SHORT:
+            self._names = {device: self._turned(mine) for device, mine in self._names.items()}
         self._heads = dict.fromkeys(self._names, 0)
+
+    def _turned(self, names: list[str]) -> list[str]:
+        """Each block beginning with our place in it."""
+        turned: list[str] = []
+        for start in range(0, len(names), BLOCK):
+            here = min(start + self._start, len(names))
+            turned += names[here : start + BLOCK] + names[start:here]
+        return turned
 
     def _head(self, device: str) -> str | None:
         names, head = self._names.get(device, []), self._heads.get(device, 0)

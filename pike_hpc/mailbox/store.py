@@ -15,14 +15,27 @@ from pathlib import Path
 from typing import TypeVar
 
 from pike_hpc.mailbox.batch import BATCH_MAX, member, pack
-from pike_hpc.mailbox.commit import COMMITS, link_new, read_committed, remove_committed
+from pike_hpc.mailbox.commit import (
+    COMMITS,
+    link_new,
+    read_committed,
+    remove_committed,
+    remove_own,
+)
 from pike_hpc.mailbox.envelope import seal, unseal
 from pike_hpc.mailbox.files import Files, Gone
 from pike_hpc.mailbox.format import open_format
 from pike_hpc.mailbox.layout import Hold, Ticket, request_name, result_name, slug
 from pike_hpc.mailbox.locks import held
 from pike_hpc.mailbox.message import WorkerBeat
-from pike_hpc.records import CodecError, EvalRequest, EvalResult, from_json, to_json
+from pike_hpc.records import (
+    CodecError,
+    EvalRequest,
+    EvalResult,
+    TryAgainLater,
+    from_json,
+    to_json,
+)
 
 R = TypeVar("R")
 
@@ -48,6 +61,8 @@ class Store:
         )
         self._wall_ns = wall_ns
         self._session = secrets.token_hex(6)
+        self.place = secrets.randbelow(1 << 16)
+        """A number of this process's own, to begin elsewhere than others do."""
         self._numbers = itertools.count()
         self._ordering = threading.Lock()
         self._last_sequence = 0
@@ -110,12 +125,20 @@ class Store:
             tickets = [self.new_ticket(i, request.device_kind) for i, request in batch]
             places = [self._new / ticket.name for ticket in tickets]
             if len(batch) == 1:
-                self.files.rename(tmp, places[0])
+                self._publish(tmp, places[0], batch[0][0])
             else:
                 for place in places:
                     link_new(self.files, tmp, place)
-                self.files.unlink(tmp)
+                remove_own(self.files, tmp)
         self.files.sync(self._new)
+
+    def _publish(self, tmp: Path, place: Path, request_id: str) -> None:
+        try:
+            self.files.rename(tmp, place)
+        except Gone:
+            # NFS may say so after having done it; by now another may have claimed it.
+            if not self.known([request_id]):
+                raise TryAgainLater("a request was lost on its way", where=repr(str(tmp))) from None
 
     def _batches(self, records: Mapping[str, R]) -> Iterator[list[tuple[str, R]]]:
         """What shares a file; one each where the file system can't link."""
@@ -228,7 +251,7 @@ class Store:
                 won |= {i: self._commit(self.files, tmp, name) for i, name in names.items()}
             else:
                 won |= {i: link_new(self.files, tmp, name) for i, name in names.items()}
-                self.files.unlink(tmp)
+                remove_own(self.files, tmp)
         if won:
             self.files.sync(self._done)
         return won
@@ -299,7 +322,9 @@ class Store:
         tmp = self.tmp_path()
         data = to_json(beat).encode("utf-8", "surrogatepass")
         self.files.write_new(tmp, data, durable=False)
-        self.files.rename(tmp, self._beat_path(self.holder(beat.worker_id)))
+        # Gone: the answer got lost, or the next beat is five seconds away.
+        with suppress(Gone):
+            self.files.rename(tmp, self._beat_path(self.holder(beat.worker_id)))
 
     def beats(self) -> dict[str, WorkerBeat]:
         """Holder to its last readable beat."""

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from builders.faulty_files import FaultyFiles
 
 from pike_hpc.mailbox import FileMailbox, QueueCounts
 from pike_hpc.mailbox.batch import BATCH_MAX, member, pack
@@ -18,7 +19,7 @@ from pike_hpc.mailbox.disk import is_shared
 from pike_hpc.mailbox.envelope import seal
 from pike_hpc.mailbox.files import Files
 from pike_hpc.mailbox.layout import Hold, Ticket, slug
-from pike_hpc.mailbox.line import SHORT
+from pike_hpc.mailbox.line import BLOCK, SHORT, Line
 from pike_hpc.mailbox.locks import choose_lock
 from pike_hpc.records import (
     CodecError,
@@ -348,15 +349,42 @@ def test_long_queues_are_not_listed_for_every_claim(tmp_path):
     other = FileMailbox(tmp_path)
     files.seen.clear()
     claims = [*one.claim("one", CPU, 3)]
-    other.claim("other", CPU, 50)
-    # What others took meanwhile is passed over, in order, without a look at each.
+    taken = [*other.claim("other", CPU, 256)]
+    # What others took meanwhile is passed over without a look at each.
     claims += [c for _ in range(4) for c in one.claim("one", CPU, 2)]
-    assert [c.request for c in claims] == [request(i) for i in (0, 1, 2, *range(53, 61))]
+    assert len(claims) == 11
     assert files.seen["names"] == 1
-    assert files.seen["exists"] < 30
-    other.claim("other", CPU, SHORT)
-    assert len(one.claim("one", CPU, 100)) == 39
+    assert files.seen["exists"] < 40
+    order = {request(i).request_id: i for i in range(SHORT + 100)}
+    assert max(order[c.request.request_id] for c in claims) < 3 * BLOCK
+    while more := other.claim("other", CPU, 100):
+        taken += more
+    ids = [c.request.request_id for c in claims + taken]
+    assert sorted(ids) == sorted(order)
     assert one.claim("one", CPU) == ()
+
+
+@pytest.mark.parametrize("gone", [1, 2, 7, 100, 599])
+@pytest.mark.parametrize("place", [0, 3, 40000])
+def test_a_run_of_names_that_others_took_is_passed_over(gone, place):
+    names = [f"{i:020d}.cpu.x" for i in range(600)]
+    left, looks = set(), []
+    line = Line(
+        lambda: names, lambda n: bool(looks.append(n)) or n in left, lambda: 0.0, place=place
+    )
+    line.look()
+    order = [line.first(["cpu"]) for _ in range(600)]
+    assert sorted(order) == names
+    assert all(abs(names.index(n) - i) < BLOCK for i, n in enumerate(order))
+    assert line.first(["cpu"]) is None
+    left |= set(order[gone:])
+    line.forget()
+    line.look()
+    assert line.first(["cpu"]) == order[0]
+    line.skip_taken("cpu")
+    assert line.first(["cpu"]) == order[gone]
+    assert len(looks) <= 2 * gone.bit_length() + 2
+    assert line.waiting() == 600 - gone - 1
 
 
 class CountingFiles(Files):
@@ -372,3 +400,17 @@ class CountingFiles(Files):
     def exists(self, path: Path) -> bool:
         self.seen["exists"] += 1
         return super().exists(path)
+
+
+def test_what_was_taken_when_the_disk_failed_is_told_by_the_next_claim(tmp_path):
+    files = FaultyFiles(lambda: pytest.fail("nobody dies here"))
+    mailbox, sent = FileMailbox(tmp_path, files=files), [request(i) for i in range(3)]
+    mailbox.put_many(sent)
+    files.armed = True
+    # Taking is one step, reading the next: the second request's fails.
+    files.plan(3, "EIO")
+    assert [c.request for c in mailbox.claim("w", CPU, 3)] == sent[:1]
+    files.plan(0, "EIO")
+    with pytest.raises(TryAgainLater, match="does not answer"):
+        mailbox.claim("w", CPU, 3)
+    assert [c.request for c in mailbox.claim("w", CPU, 3)] == sent[1:]
