@@ -14,7 +14,7 @@ import random
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -57,18 +57,22 @@ class LoadedTask:
         Raises:
             TaskRefused: get_inputs raises or returns no list.
         """
-        return self.stream(seed, 1, lambda arguments: arguments, device)[0]
+        return self.draws([seed], lambda arguments: arguments, device)[0]
 
-    def stream(
-        self, seed: int, count: int, each: Callable[[list[Any]], T], device: Device = "cpu"
+    def draws(
+        self, seeds: Sequence[int], each: Callable[[list[Any]], T], device: Device = "cpu"
     ) -> list[T]:
-        """What `each` makes of `count` inputs, drawn one after the other from one seed.
+        """What `each` makes of the inputs of each seed: those that `inputs` gives.
 
         Raises:
             TaskRefused: get_inputs raises or returns no list.
         """
-        with _seeded(seed, device):
-            return [each(self._call("get_inputs")) for _ in range(count)]
+        found = []
+        with _seeded(seeds[0], device):
+            for seed in seeds:
+                _seed(seed)
+                found.append(each(self._call("get_inputs")))
+        return found
 
     def init_inputs(self, device: Device = "cpu") -> list[Any]:
         """The constructor's arguments: the same at every call on one kind of device.
@@ -251,12 +255,17 @@ def _streams(device: Device) -> list[torch.Tensor]:
     return states
 
 
-def _seed_torch(seed: int) -> None:
-    """What `torch.manual_seed` does on CPU and GPUs, without the stack trace that it formats."""
+def _seed(seed: int) -> None:
+    """Seed every stream: torch's on CPU and GPUs, Python's, NumPy's.
+
+    As `torch.manual_seed` does it, but for the stack trace that it formats.
+    """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for generator in torch.cuda.default_generators:
             generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 @contextlib.contextmanager
@@ -275,9 +284,7 @@ def _seeded(seed: int, device: Device = "cpu") -> Iterator[None]:
     gradients = torch.is_grad_enabled()
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
-        _seed_torch(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
+        _seed(seed)
         try:
             if place.type != "cpu":
                 torch.set_default_device(place)
