@@ -1,6 +1,6 @@
-"""A model's queries in a journal."""
+"""A model's queries in a journal, and what was proposed."""
 
-from pike_hpc.records import QueryAnswered, QueryReserved, Usage
+from pike_hpc.records import Proposal, Proposed, QueryAnswered, QueryReserved, Usage
 
 
 def reserved(
@@ -16,3 +16,10 @@ def answered(
 ) -> QueryAnswered:
     usage = Usage(model="m", input_tokens=tokens[0], output_tokens=tokens[1], cost_usd=usd)
     return QueryAnswered(query_id=query_id, text=text, finish_reason="stop", usage=usage)
+
+
+def proposed(
+    node: str, candidate_id: str, source: str, *, operator: str = "optimise", **place: object
+) -> Proposed:
+    proposal = Proposal(candidate_id=candidate_id, operator=operator, **place)
+    return Proposed(node=node, proposal=proposal, source=source)

@@ -33,6 +33,11 @@ def timed(speedup: float, **changes: object) -> Timing:
     return Timing(**(fields | changes))
 
 
+def key_of(task_digest: str, candidate_id: str, **changes: object) -> ResultKey:
+    fields: dict = {"device_kind": "cpu", "image_digest": "none"}
+    return ResultKey(task_digest=task_digest, candidate_id=candidate_id, **(fields | changes))
+
+
 def passed(key: ResultKey, speedup: float, **changes: object) -> EvalResult:
     fields: dict = {
         "key": key,

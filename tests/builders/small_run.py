@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from builders import queries
-from builders.results import correct, timed
+from builders.results import correct, key_of, timed
 
 from pike_hpc.journal import TaskJournal
 from pike_hpc.records import (
@@ -14,12 +14,9 @@ from pike_hpc.records import (
     EvalStatus,
     Evaluated,
     LegacyVerdicts,
-    Proposal,
-    Proposed,
     QueryFailed,
     QueryLost,
     Requested,
-    ResultKey,
     Task,
     TaskOpened,
     Tier,
@@ -37,13 +34,7 @@ def candidate_id(source):
 def result(source, status=EvalStatus.PASSED, *, ms=1.0, tags=(), log="", error=1e-7, retime=0):
     passed = status is EvalStatus.PASSED
     return EvalResult(
-        key=ResultKey(
-            task_digest=TASK.digest,
-            candidate_id=candidate_id(source),
-            device_kind="cpu",
-            image_digest="none",
-            retime=retime,
-        ),
+        key=key_of(TASK.digest, candidate_id(source), retime=retime),
         status=status,
         tier=Tier.FP32 if passed else None,
         tags=tags,
@@ -61,8 +52,8 @@ def result(source, status=EvalStatus.PASSED, *, ms=1.0, tags=(), log="", error=1
 
 
 def proposed(node, source, *, operator="rule:identity", keep_source=True, **place):
-    proposal = Proposal(candidate_id=candidate_id(source), operator=operator, **place)
-    return Proposed(node=node, proposal=proposal, source=source if keep_source else "")
+    kept = source if keep_source else ""
+    return queries.proposed(node, candidate_id(source), kept, operator=operator, **place)
 
 
 def reserved(query_id, node, role="optimise"):

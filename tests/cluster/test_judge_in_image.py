@@ -8,30 +8,12 @@ from pathlib import Path
 
 import pytest
 from builders.devcluster import Rig, own_folder, public_python
+from builders.small_layer import HONEST, SOURCE
 
 from pike_hpc.bootstrap.install import pinned
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-TASK = """
-import torch
-from torch import nn
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-
-    def forward(self, x):
-        return torch.relu(self.layer(x))
-
-def get_inputs():
-    return [torch.randn(32, 64)]
-
-def get_init_inputs():
-    return []
-"""
-HONEST = TASK.partition("def get_inputs")[0].replace("class Model", "class ModelNew")
 COMPILED = """
     def __init__(self):
         super().__init__()
@@ -68,7 +50,7 @@ def test_the_image_says_what_it_holds(judge, image):
     ],
 )
 def test_a_candidate_in_the_image_is_judged(judge, image, name, status, code):
-    task = judge.write("task.py", TASK)
+    task = judge.write("task.py", SOURCE)
     file = judge.write("candidate.py", CANDIDATES[name])
     options = ("--device=cpu", "--engine=apptainer", f"--image={image}", "--min-isolation=L3")
     command = ("-m", "pike_hpc", "evaluate", task, file, *options)
@@ -175,7 +157,7 @@ def test_a_candidate_reaches_nobody_on_its_own_machine(judge, listeners, engine,
     image = request.getfixturevalue({"apptainer": "image", "podman": "podman_image"}[engine])
     where, heard = listeners
     hidden = [str(judge.folder), str(judge.home / ".bashrc"), str(judge.home / "pike-hpc")]
-    task = judge.write("task.py", TASK)
+    task = judge.write("task.py", SOURCE)
     calls = CALLS.format(**where, hidden=hidden, address=address())
     file = judge.write("candidate.py", calls + HONEST)
     options = ("--device=cpu", f"--engine={engine}", f"--image={image}", "--min-isolation=L3")

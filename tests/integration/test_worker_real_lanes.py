@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from builders.small_layer import HONEST, SOURCE
 
 pytest.importorskip("torch")
 
@@ -19,28 +20,6 @@ from pike_hpc.worker import Stop, WorkerOptions, run_worker
 
 pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
-TASK = """
-import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-
-    def forward(self, x):
-        return torch.tanh(self.layer(x))
-
-
-def get_inputs():
-    return [torch.randn(16, 64)]
-
-
-def get_init_inputs():
-    return []
-"""
-HONEST = TASK.split("def get_inputs", maxsplit=1)[0].replace("Model", "ModelNew")
 WHERE = """
 import os
 
@@ -51,7 +30,7 @@ class ModelNew:
 
 
 def request(source: str) -> EvalRequest:
-    task = Task(suite="lanes", id="1", name="tiny", source=TASK)
+    task = Task(suite="lanes", id="1", name="tiny", source=SOURCE)
     return EvalRequest(task=task, candidate_source=source, device_kind="cpu", image_digest="i")
 
 

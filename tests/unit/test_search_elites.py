@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from builders.results import passed
+from builders.results import key_of, passed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +12,6 @@ from pike_hpc.records import (
     EvalStatus,
     Evaluated,
     Requested,
-    ResultKey,
     SearchEnded,
     Task,
     TaskOpened,
@@ -27,13 +26,7 @@ WRONG = EvalStatus.WRONG_RESULT
 
 
 def key(candidate_id, retime=0):
-    return ResultKey(
-        task_digest=TASK.digest,
-        candidate_id=candidate_id,
-        device_kind="cpu",
-        image_digest="i",
-        retime=retime,
-    )
+    return key_of(TASK.digest, candidate_id, retime=retime)
 
 
 def verdict(candidate_id, speedup, *, retime=0, tier=Tier.FP32, tags=()):

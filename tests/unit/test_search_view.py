@@ -1,8 +1,9 @@
 """TaskView is the replay of the journal: each event, its repetition, and what is still open."""
 
 import pytest
+from builders import queries
 from builders.queries import answered, reserved
-from builders.results import passed
+from builders.results import key_of, passed
 
 from pike_hpc.records import (
     Brainstormed,
@@ -13,12 +14,9 @@ from pike_hpc.records import (
     Evaluated,
     Finished,
     Paused,
-    Proposal,
-    Proposed,
     QueryFailed,
     QueryLost,
     Requested,
-    ResultKey,
     Task,
     TaskOpened,
     Tier,
@@ -29,13 +27,8 @@ TASK = Task(suite="s", id="1", name="t", source="class Model: pass\n")
 OPENED = TaskOpened(task=TASK, device_kind="cpu")
 
 
-def key(candidate_id, device_kind="cpu", task_digest=TASK.digest):
-    return ResultKey(
-        task_digest=task_digest,
-        candidate_id=candidate_id,
-        device_kind=device_kind,
-        image_digest="i",
-    )
+def key(candidate_id, task_digest=TASK.digest, **k):
+    return key_of(task_digest, candidate_id, **k)
 
 
 def verdict(candidate_id, speedup=None, *, status=EvalStatus.WRONG_RESULT, tier=Tier.FP32, **k):
@@ -46,8 +39,7 @@ def verdict(candidate_id, speedup=None, *, status=EvalStatus.WRONG_RESULT, tier=
 
 
 def proposed(node, candidate_id, **k):
-    proposal = Proposal(candidate_id=candidate_id, operator=k.pop("operator", "optimise"), **k)
-    return Proposed(node=node, proposal=proposal, source=f"# {candidate_id}")
+    return queries.proposed(node, candidate_id, f"# {candidate_id}", **k)
 
 
 def requested(candidate_id):

@@ -2,13 +2,9 @@
 # `make devcluster-down`: end the daemons and remove what `make devcluster` made. Debian's own
 # packages stay. Safe to repeat, and after an attempt that failed half way.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
-for part in place packages user daemons slurm apptainer podman; do
-    # shellcheck source=/dev/null
-    . "./$part.sh"
-done
+# shellcheck source=tests/cluster/rig/parts.sh
+. "$(dirname "${BASH_SOURCE[0]}")/parts.sh"
 
-demand_root
 demand_own_slurm_conf
 if [ ! -e "$STATE" ] && ! user_is_ours; then
     say "nothing to remove"

@@ -2,13 +2,9 @@
 # `make devcluster`: a real Slurm with accounting, four nodes with GPUs by name, Apptainer and
 # rootless podman, for one ordinary user, on this machine. Safe to repeat: what stands is kept.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
-for part in place packages user daemons slurm apptainer podman; do
-    # shellcheck source=/dev/null
-    . "./$part.sh"
-done
+# shellcheck source=tests/cluster/rig/parts.sh
+. "$(dirname "${BASH_SOURCE[0]}")/parts.sh"
 
-demand_root
 demand_debian
 demand_own_slurm_conf
 if [ -e "$READY" ] && rig_answers; then
