@@ -18,7 +18,6 @@ from pike_hpc.cli.lanes import lanes_each, open_judges
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
-from pike_hpc.cli.simulate import SIMULATED
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.cli.walltime import walltime_end
 from pike_hpc.cli.wave import Wave
@@ -27,6 +26,7 @@ from pike_hpc.evaluate.device import detect
 from pike_hpc.launch import expected_lanes
 from pike_hpc.records import Task, TryAgainLater, UsageError
 from pike_hpc.worker import (
+    SIMULATED,
     CassetteJudge,
     Judge,
     RecordingJudge,

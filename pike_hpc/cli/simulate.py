@@ -19,10 +19,7 @@ from pike_hpc.cli.setup import make_controller
 from pike_hpc.config import ModelSpec, Resolved
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import Task
-from pike_hpc.worker import SimulatedJudge
-
-SIMULATED = "simulated"
-"""Device kind of made-up verdicts: it can never be mistaken for that of a machine."""
+from pike_hpc.worker import SIMULATED, SimulatedJudge
 
 _SCRIPTED = ModelSpec(provider="scripted", model="default", key_env=None)
 

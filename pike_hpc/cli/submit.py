@@ -16,7 +16,7 @@ from pike_hpc.cli.lanes import require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
-from pike_hpc.cli.simulate import SIMULATED, simulate
+from pike_hpc.cli.simulate import simulate
 from pike_hpc.cli.slurm_submit import (
     at_slurm,
     check_key_files,
@@ -29,7 +29,7 @@ from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device, detect
 from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs, preflight
 from pike_hpc.records import Task, UsageError
-from pike_hpc.worker import CassetteJudge
+from pike_hpc.worker import SIMULATED, CassetteJudge
 
 _LOOK_S = 0.3
 """Between two looks at journals and jobs."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pike_hpc.llm.cassette import CassetteModel, RecordingModel
+from pike_hpc.llm.late import LateModel
 from pike_hpc.llm.prices import price_of
 from pike_hpc.llm.request import LanguageModel
 from pike_hpc.llm.scripted import ScriptedModel, load_script
 from pike_hpc.records import UsageError
-
-if TYPE_CHECKING:
-    from pike_hpc.llm.openai_model import OpenAIModel
 
 PROVIDERS = ("openai", "scripted", "cassette")
 
@@ -48,10 +45,7 @@ def make_model(
 
 def _openai(
     model: str, base_url: str | None, key: str | None, prices: Path | None, timeout_s: float
-) -> OpenAIModel:
-    # The openai package takes a second to import: those who don't use it shan't wait for it.
-    from pike_hpc.llm.openai_model import OPENAI_URL, OpenAIModel  # noqa: PLC0415
-
+) -> LateModel:
     if base_url is None and not key:
         raise UsageError(
             "no API key for provider openai",
@@ -64,17 +58,20 @@ def _openai(
             where="models: key_env",
             fix="look for a line break, quote or space that was pasted with it",
         )
-    parts = urlsplit(base_url or OPENAI_URL)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = urlsplit(base_url or "")
+    if base_url is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
         raise UsageError(
             f"base_url {base_url!r} is no address",
             where="models: base_url",
             valid="http://HOST[:PORT]/v1 or https://HOST/v1",
         )
-    return OpenAIModel(
-        model,
-        key=key,
-        base_url=base_url or OPENAI_URL,
-        price=price_of(model, own_server=base_url is not None, override=prices),
-        timeout_s=timeout_s,
-    )
+    price = price_of(model, own_server=base_url is not None, override=prices)
+
+    def make() -> LanguageModel:
+        from pike_hpc.llm.openai_model import OPENAI_URL, OpenAIModel  # noqa: PLC0415 - it is slow
+
+        return OpenAIModel(
+            model, key=key, base_url=base_url or OPENAI_URL, price=price, timeout_s=timeout_s
+        )
+
+    return LateModel(model, price, make)

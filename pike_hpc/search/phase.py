@@ -10,6 +10,7 @@ a query does not depend on which answer or verdict arrived first. Knows no ideas
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from dataclasses import dataclass, field
 
@@ -79,6 +80,11 @@ class _Allotment:
         return True
 
 
+@functools.lru_cache(maxsize=4096)
+def _nodes(index: int, branches: int, fix_attempts: int) -> tuple[str, ...]:
+    return tuple(node_of(index, b, r) for r in range(fix_attempts + 1) for b in range(branches))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
     """The branches of one phase."""
@@ -87,10 +93,9 @@ class Phase:
     branches: int
     fix_attempts: int
 
-    def nodes(self) -> list[str]:
+    def nodes(self) -> tuple[str, ...]:
         """Every decision of the phase in the order in which the room is given out."""
-        rounds, branches = range(self.fix_attempts + 1), range(self.branches)
-        return [node_of(self.index, b, r) for r in rounds for b in branches]
+        return _nodes(self.index, self.branches, self.fix_attempts)
 
     def room(self, view: TaskView, limits: Limits) -> float:
         """Queries the phase may use, from what was used outside it: infinite without limits.
@@ -100,7 +105,9 @@ class Phase:
         own = set(self.nodes())
         room = math.inf
         if limits.queries:
-            outside = view.charged_queries - sum(view.charged(node) for node in own)
+            outside = view.charged_queries - sum(
+                view.charged(node) for node in own if node in view.queries_of
+            )
             room = limits.queries - outside
         if limits.evaluations:
             earlier = {o.candidate_id for n, o in view.outcomes.items() if n not in own}

@@ -5,10 +5,11 @@ from pike_hpc.worker.cassette import CassetteJudge, RecordingJudge
 from pike_hpc.worker.judge import Judge
 from pike_hpc.worker.loop import run_worker
 from pike_hpc.worker.options import WorkerOptions
-from pike_hpc.worker.simulated import SimulatedJudge, simulated_result
+from pike_hpc.worker.simulated import SIMULATED, SimulatedJudge, simulated_result
 from pike_hpc.worker.stop import Stop, stop_on_signals
 
 __all__ = [
+    "SIMULATED",
     "CassetteJudge",
     "Judge",
     "Preparer",

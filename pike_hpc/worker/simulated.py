@@ -29,6 +29,9 @@ from pike_hpc.records import (
     digest,
 )
 
+SIMULATED = "simulated"
+"""Device kind of made-up verdicts: it can never be mistaken for that of a machine."""
+
 PASS_RATE = 0.7
 
 RETIME_SPREAD = 0.05

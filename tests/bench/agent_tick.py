@@ -1,0 +1,159 @@
+"""What one look of an agent costs on a run that is large already: CPU time and memory.
+
+    python tests/bench/agent_tick.py [--evaluations N] [--tasks N] [--out DIR]
+
+A search of PIKE-B with so many made-up verdicts is played by the real controllers: five events an
+evaluation, programs and answers of real size. Then `pike-hpc agent RUN --once` runs as a process of
+its own, for all tasks and for the ten that one agent has at a site (agent.tasks_per_job): where
+nothing has happened since, and where a verdict has come for all that was asked for. CPU seconds
+(user and system, the start of Python included) and the highest resident memory are what the kernel
+says of that process. Exit status 1 where a look at ten tasks costs more than wanted.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import endless
+import stamp
+
+from pike_hpc.agent import AgentOptions, Models, Seat, run_agent
+from pike_hpc.cli.run import writer_id
+from pike_hpc.cli.setup import make_controller
+from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.records import Role
+from pike_hpc.worker import SimulatedJudge
+
+MODULES = (
+    "agent/agent.py",
+    "agent/controller.py",
+    "agent/queries.py",
+    "journal/history.py",
+    "journal/line.py",
+    "journal/segment.py",
+    "journal/task_journal.py",
+    "records/codec.py",
+    "search/elites.py",
+    "search/phase.py",
+    "search/pike_b.py",
+    "search/view.py",
+)
+MOST_CPU_S = 2.0
+MOST_MB = 200.0
+
+
+def main():
+    """Write the run, look in, print what it cost."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--evaluations", type=int, default=10_000, metavar="N")
+    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="at most 30")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: stdout")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="of the run; reused if there")
+    options = parser.parse_args()
+    document = stamp.stamp("agent_tick", MODULES)
+    with tempfile.TemporaryDirectory() as scratch, endless.served() as url:
+        folder = options.keep or Path(scratch)
+        if not (folder / "run").exists():
+            folder.mkdir(exist_ok=True)
+            run = endless.make_run(
+                folder, name="agent-tick", url=url, tasks=options.tasks, workers=64
+            )
+            play(run, options.evaluations)
+        else:
+            run = endless.reopen(folder, url)
+        journal = list((run.dir / "journal").glob("*.jsonl"))
+        document |= {
+            "tasks": options.tasks,
+            "evaluations": sum(len(view.results) for view in run.views().values()),
+            "events": sum(path.read_bytes().count(b"\n") for path in journal),
+            "journal_mb": round(sum(path.stat().st_size for path in journal) / 1e6, 1),
+            "wanted": {"cpu_s": MOST_CPU_S, "memory_mb": MOST_MB},
+        }
+        look(run)  # puts what the past has left open into the mailbox
+        shares = {"ten_tasks": ",".join(task.id for task in run.tasks[:10]), "all_tasks": "all"}
+        for name, tasks in shares.items():
+            document[name] = {
+                "nothing_new": look(run, tasks),
+                "verdicts_came": look(run, tasks, judged=judge_all(run)),
+            }
+    document["good_enough"] = all(
+        each["cpu_s"] < MOST_CPU_S and each["memory_mb"] < MOST_MB
+        for each in document["ten_tasks"].values()
+    )
+    stamp.write(document, options.out)
+    return 0 if document["good_enough"] else 1
+
+
+def play(run, evaluations):
+    """The run's past: all tasks at the same time until so many verdicts are journalled."""
+    seat = Seat(model=endless.Endless(), temperature=0.8, max_output_tokens=4000)
+    models = Models({role: seat for role in Role}, run.resolved.workflow.evaluate.tiers)
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(endless.DEVICE, seed=1)
+    writer = f"agent-{writer_id()}"
+    controllers = [make_controller(run, task, writer, models, mailbox) for task in run.tasks]
+
+    def judge_what_waits(_):
+        for claim in mailbox.claim(writer, frozenset([endless.DEVICE]), limit=1000):
+            mailbox.judging(claim)
+            mailbox.commit(claim, judge.evaluate(claim.request, lambda _: None))
+        time.sleep(0.001)  # the threads that ask
+
+    run_agent(
+        controllers,
+        AgentOptions(in_flight=1000),
+        clock=time.monotonic,
+        sleep=judge_what_waits,
+        stopping=lambda: sum(len(c.view.results) for c in controllers) >= evaluations,
+    )
+    for controller in controllers:
+        controller.close()
+    models.close()
+
+
+def judge_all(run):
+    """A verdict for everything in the mailbox; how many."""
+    mailbox, judge = run.mailbox, SimulatedJudge(endless.DEVICE, seed=1)
+    claims = mailbox.claim("w", frozenset([endless.DEVICE]), limit=10_000)
+    for claim in claims:
+        mailbox.judging(claim)
+        mailbox.commit(claim, judge.evaluate(claim.request, lambda _: None))
+    return len(claims)
+
+
+LOOK = """
+import json, re, resource, sys
+from pike_hpc.cli.main import main
+code = main(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_SELF)
+highest = re.search("VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())
+print(json.dumps([code, used.ru_utime + used.ru_stime, int(highest[1]) / 1024]))
+"""
+"""Its memory by /proc: what the kernel tells of a child begins with the memory of its parent."""
+
+
+def look(run, tasks="all", judged=0):
+    """What one `pike-hpc agent RUN --once` used."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, "agent", str(run.dir), "--tasks", tasks, "--once"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    code, cpu_s, memory_mb = json.loads(done.stdout)
+    if code:
+        raise SystemExit(f"the agent left with {code}")
+    return {
+        "verdicts_read": judged,
+        "cpu_s": round(cpu_s, 2),
+        "memory_mb": round(memory_mb, 1),
+        "wall_s": round(time.monotonic() - began, 2),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
