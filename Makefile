@@ -64,10 +64,12 @@ bench: setup-dev ## Measure judge and mailbox here, figures to OUT=docs: [GPUS=]
 	@$(BENCH)/throughput.py --gpus $(GPUS) --out "$(OUT)"
 	@$(BENCH)/agreement.py --out "$(OUT)"
 	@$(BENCH)/mailbox.py --out "$(OUT)"
+	@$(BENCH)/agent_tick.py --out "$(OUT)"
 
-soak: setup-dev ## 1,000 evaluations on the CPU, hostile ones and killed judges among them
+soak: setup-dev ## 1,000 evaluations on the CPU, hostile ones and killed judges among them; 64 workers
 	@$(BENCH)/memory.py --device cpu --evaluations 1000 --kinds torch,broken --hostile \
 		--kill-judge 10 --out "$(OUT)"
+	@$(BENCH)/many_workers.py --out "$(OUT)"
 
 IMAGE ?= eval-cpu
 IMAGES ?= containers
