@@ -12,43 +12,47 @@ class MortalFiles(Files):
 
     def __init__(self, die: Callable[[], NoReturn], steps_left: int | None = None) -> None:
         self._die, self.steps_left = die, steps_left
+        self.before = ""
+        """The step before which it died, such as `rename tmp new`."""
 
-    def _step(self) -> None:
+    def _step(self, name: str, *paths: Path) -> None:
         if self.steps_left is None:
             return
         if self.steps_left == 0:
+            folders = [path.parent.name.rpartition(".")[2] for path in paths]
+            self.before = " ".join([name, *folders])
             self._die()
         self.steps_left -= 1
 
     def write_new(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         if self.steps_left == 0:
             super().write_new(path, data[: len(data) // 2], durable=False)
-        self._step()
+        self._step("write", path)
         super().write_new(path, data, durable=False)
 
     def sync(self, folder: Path) -> None:
-        self._step()
+        self._step("sync", folder / "names")
 
     def rename(self, source: Path, target: Path) -> None:
-        self._step()
+        self._step("rename", source, target)
         super().rename(source, target)
 
     def rename_new(self, source: Path, target: Path) -> None:
-        self._step()
+        self._step("rename_new", source, target)
         super().rename_new(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        self._step()
+        self._step("link", source, target)
         super().link(source, target)
 
     def unlink(self, path: Path) -> None:
-        self._step()
+        self._step("unlink", path)
         super().unlink(path)
 
     def mkdir(self, path: Path) -> None:
-        self._step()
+        self._step("mkdir", path)
         super().mkdir(path)
 
     def rmdir(self, path: Path) -> None:
-        self._step()
+        self._step("rmdir", path)
         super().rmdir(path)
