@@ -39,6 +39,9 @@ from pike_hpc.worker import (
 _ONCE_IN_FLIGHT = 1000
 """Evaluations that an agent which only looks in now and then leaves for the workers, each time."""
 
+_LEAVE_S = 60.0
+"""Before its job's walltime ends an agent leaves: answers that are nearly here are waited for."""
+
 _REHEARSAL_S = 1.0
 """How long a worker pretends to judge where a run's device is `simulated`."""
 
@@ -86,7 +89,7 @@ def agent(options: argparse.Namespace) -> int:
         tasks = run.chosen(options.tasks)
         bounds = _bounds(run, options, tape)
         held = _take_over(run, tasks, me, models, controllers, share=options.once)
-        wave = Wave(run)
+        wave = Wave(run, run.dir / "logs" / f"{me}.log")
         with stop_on_signals() as stop:
             outcome = run_agent(
                 controllers,
@@ -116,10 +119,14 @@ def _bounds(run: Run, options: argparse.Namespace, tape: Tape) -> AgentOptions:
     wall_s = run.resolved.workflow.budget.wall_minutes * 60
     used_s = active_seconds(run.events(task) for task in run.tasks) if wall_s else 0.0
     lanes = _lanes(run) if tape == Tape() else run.resolved.workflow.workers.count
+    ends = [options.max_seconds] if options.max_seconds else []
+    end = walltime_end(run.resolved.site.agent.walltime_minutes)
+    if end is not None:
+        ends.append(max(end - time.time() - _LEAVE_S, 0.001))
     return AgentOptions(
         in_flight=_ONCE_IN_FLIGHT if options.once and not wall_s else 2 * lanes,
         wall_s=max(wall_s - used_s, 0.001) if wall_s else 0.0,
-        sitting_s=options.max_seconds,
+        sitting_s=min(ends, default=0.0),
         once=options.once,
     )
 
@@ -196,7 +203,7 @@ def worker(options: argparse.Namespace) -> int:
     settings = WorkerOptions(
         worker_id=me,
         max_idle_s=workflow.workers.max_idle_s,
-        walltime_end=walltime_end(run.resolved.site),
+        walltime_end=walltime_end(run.resolved.site.worker_job.walltime_minutes),
     )
     settings = settings.on_shared_disk() if run.mailbox.shared else settings
     tape = tape_from(options)

@@ -30,10 +30,13 @@ class LastWords:
 def last_words(run_dir: Path, kind: str) -> LastWords | None:
     """The error with which the latest worker or agent ended; None where it gave none."""
     ids = [record.job_id for record in read_jobs(run_dir) if record.kind == kind]
-    if not ids:
-        return None
+    return words_of(run_dir, ids[-1]) if ids else None
+
+
+def words_of(run_dir: Path, job_id: str) -> LastWords | None:
+    """The error with which one job ended; None where it gave none."""
     try:
-        output = (run_dir / "slurm" / f"{ids[-1]}_0_log.out").read_text("utf-8", "replace")
+        output = (run_dir / "slurm" / f"{job_id}_0_log.out").read_text("utf-8", "replace")
     except OSError:
         return None
     said, status = _SAID.search(output), _STATUS.search(output)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pike_hpc.cli import processes, slurm_jobs
 from pike_hpc.cli.run import Run
 from pike_hpc.cli.tape import Tape
+from pike_hpc.cli.wave import forget_why
 from pike_hpc.config import Resolved, env
 from pike_hpc.launch import (
     Grant,
@@ -50,6 +51,7 @@ def submit_to_slurm(run: Run, plan: processes.Plan, tape: Tape) -> int:
         write_scripts(run.dir, run.resolved, plan[1][0])
         grant = _grant(run, todo, tape)
         write_grant(run.dir, grant)
+        forget_why(run)
         part = share(grant.node_hours, len(plan[0]), site.worker_job.walltime_minutes)
         if not part.workers:
             print(f"no worker is started: {part.why}", file=sys.stderr)

@@ -16,18 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from pike_hpc.agent import active_seconds
+from pike_hpc.cli.last_words import words_of
 from pike_hpc.cli.processes import agents_of
 from pike_hpc.cli.run import Run
 from pike_hpc.cli.slurm_jobs import Known, look
+from pike_hpc.cli.wave import read_why
 from pike_hpc.config import env
 from pike_hpc.journal.holder import Holder
-from pike_hpc.launch import read_jobs
+from pike_hpc.launch import EVERY_MINUTES, read_jobs
 from pike_hpc.mailbox import SeenWorker, alive_here
-from pike_hpc.records import Tier, encode
+from pike_hpc.records import Tier, encode, without_escapes
 from pike_hpc.search import TaskView, leader
 
 _STALE_S = 120.0
 """A heartbeat older than this, from a machine that cannot be asked, is shown as lost."""
+
+_NOTE = 400
+"""Characters of a message that are shown."""
 
 _ASK_SLURM_S = 30.0
 """Between two questions to Slurm while watching: its controller serves the whole site."""
@@ -67,8 +72,9 @@ def document(run: Run, jobs: Known) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "run": str(run.dir),
-        "state": _state(run, views, _at_work(agents, jobs)),
+        "state": _state(run, views, _at_work(run, agents, jobs)),
         "jobs": _jobs(run, jobs),
+        "notes": _notes(run, jobs),
         "agents": [{"writer": a.writer, "host": a.host, "pid": a.pid} for a in set(agents)],
         "workers": workers,
         "queue": encode(run.mailbox.counts()),
@@ -84,6 +90,7 @@ def describe(found: dict[str, Any]) -> str:
     lines = [
         f"{found['run']}: {found['state']}",
         *_slurm_lines(found["jobs"]),
+        *(f"           {note}" for note in found["notes"]),
         f"  workers  {len(alive)} alive"
         + "".join(f"; {w['id'].split('-')[1]} {w['state']} {w['phase']}".rstrip() for w in alive),
         f"  queue    {queue['new']} new, {queue['claimed']} claimed, {queue['done']} done and not "
@@ -121,6 +128,19 @@ def _jobs(run: Run, known: Known) -> list[dict[str, Any]]:
     return documents
 
 
+def _notes(run: Run, known: Known) -> list[str]:
+    """What the latest job of each kind that failed said at its end, and why none replaces it."""
+    notes = []
+    for kind in ("agent", "worker"):
+        failed = [r.job_id for r, s in known if r.kind == kind and s.word == "FAILED"]
+        said = words_of(run.dir, failed[-1]) if failed else None
+        if said is not None:
+            message = " ".join(without_escapes(said.message).split())
+            notes.append(f"{kind} job {failed[-1]} failed: {message[:_NOTE]}")
+    why = read_why(run)
+    return [*notes, f"no worker is started: {why[:_NOTE]}"] if why else notes
+
+
 def _slurm_lines(jobs: list[dict[str, Any]]) -> list[str]:
     """How many jobs of each kind are in which state, those that live first."""
     lines: list[str] = []
@@ -136,18 +156,44 @@ def _slurm_lines(jobs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _at_work(agents: tuple[Holder, ...], jobs: Known) -> bool:
-    """Whether somebody drives the search, or waits in Slurm's queue to do so.
+def _at_work(run: Run, agents: tuple[Holder, ...], jobs: Known) -> bool:
+    """Whether somebody drives the search, or waits in Slurm's queue or for the next tick to do so.
 
     A controller on another machine can't be looked at from here; where Slurm says that all
-    agents' jobs have ended, it ended with them.
+    agents' jobs have ended, it ended with them, unless its log was touched a moment ago: it was
+    started by hand.
     """
     alive = [state.alive for record, state in jobs if record.kind == "agent"]
     if True in alive:
         return True
     if alive and None not in alive:
-        agents = tuple(agent for agent in agents if agent.host == socket.gethostname())
-    return bool(agents)
+        agents = tuple(
+            agent
+            for agent in agents
+            if agent.host == socket.gethostname() or _touched(run, agent.writer)
+        )
+    return bool(agents) or _ticks(run)
+
+
+def _touched(run: Run, writer: str) -> bool:
+    """Whether an agent gave a sign of life lately."""
+    return _younger(run.dir / "logs" / f"{writer}.log", _STALE_S)
+
+
+def _ticks(run: Run) -> bool:
+    """Whether scrontab's agent, which comes and goes, was here lately."""
+    site = run.resolved.site
+    if site.scheduler != "slurm" or site.agent.where != "scrontab":
+        return False
+    logs = (run.dir / "logs").glob("agent-*.log")
+    return any(_younger(log, 2 * EVERY_MINUTES * 60) for log in logs)
+
+
+def _younger(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < seconds
+    except OSError:
+        return False
 
 
 def _worker(seen: SeenWorker) -> dict[str, Any]:

@@ -7,10 +7,12 @@ with no worker at all.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from pike_hpc import slurm
 from pike_hpc.cli.processes import only_starter
@@ -38,6 +40,9 @@ _LOOK_S = 20.0
 _FIRST_S = 5.0
 """Before the first one: what was journalled is in the mailbox by then."""
 
+_REST_S = 1800.0
+"""The longest rest after workers that came to nothing."""
+
 _SILENT_S = 60.0
 """A worker whose last sign of life is older doesn't count as one."""
 
@@ -45,9 +50,13 @@ _SILENT_S = 60.0
 class Wave:
     """Tops the workers of one run up. One thread calls it."""
 
-    def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
-        self._run, self._clock = run, clock
+    def __init__(
+        self, run: Run, log: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`log` is the agent's file in RUN/logs: touched at each look, it is its sign of life."""
+        self._run, self._log, self._clock = run, log, clock
         self._next_at = clock() + _FIRST_S
+        self._rest_s, self._rests_until, self._started_at = 0.0, 0.0, 0.0
         self._said = ""
 
     def watching(self, stopping: Callable[[], bool]) -> Callable[[], bool]:
@@ -55,8 +64,12 @@ class Wave:
 
         def ask() -> bool:
             if self._clock() >= self._next_at:
-                self.look()
+                if self._log is not None:
+                    with contextlib.suppress(OSError):
+                        self._log.touch()
                 self._next_at = self._clock() + _LOOK_S * random.uniform(0.75, 1.25)
+                if self._clock() >= self._rests_until:
+                    self.look()
             return stopping()
 
         return ask
@@ -84,6 +97,7 @@ class Wave:
             self._say("Slurm doesn't say which workers live")
             return ()
         workflow = run.resolved.workflow
+        judged_at = _judged_at(run)
         found = top_up(
             grant,
             known,
@@ -93,7 +107,7 @@ class Wave:
             beating=_beating(run),
             most=workflow.workers.count,
             walltime_minutes=run.resolved.site.worker_job.walltime_minutes,
-            judged_at=_judged_at(run),
+            judged_at=judged_at,
         )
         self._say(found.why)
         if not found.workers:
@@ -111,15 +125,40 @@ class Wave:
         jobs = [job for job in workers if job.name not in names][: found.workers]
         parameters = slurm_parameters(run.resolved, "worker", "pike-worker")
         launcher = SlurmLauncher(run.dir, parameters | {"time": found.minutes})
+        # Workers that leave again without a verdict are started ever more seldom.
+        fruitless = judged_at < self._started_at
+        self._rest_s = min(max(2 * self._rest_s, _LOOK_S), _REST_S) if fruitless else 0.0
+        self._rests_until, self._started_at = self._clock() + self._rest_s, time.time()
         started = launcher.submit(jobs)
         _log.info("work waits: worker jobs %s", ", ".join(r.job_id for r in started))
         return started
 
     def _say(self, why: str) -> None:
-        """Once for each reason."""
-        if why and why != self._said:
-            _log.warning("no worker is started: %s", why)
+        """Once for each reason, in the log and for `status`."""
+        if why == self._said:
+            return
         self._said = why
+        if why:
+            _log.warning("no worker is started: %s", why)
+        with contextlib.suppress(OSError):
+            _why_file(self._run).write_text(why, "utf-8")
+
+
+def read_why(run: Run) -> str:
+    """What kept agents from starting workers when they looked last; "" where nothing does."""
+    try:
+        return " ".join(_why_file(run).read_text("utf-8").split())
+    except OSError:
+        return ""
+
+
+def forget_why(run: Run) -> None:
+    """A person has submitted again: what was said before holds no more."""
+    _why_file(run).unlink(missing_ok=True)
+
+
+def _why_file(run: Run) -> Path:
+    return run.dir / "slurm" / "why-no-worker.txt"
 
 
 def _beating(run: Run) -> int:

@@ -11,7 +11,7 @@ from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry
 from pike_hpc.launch.missing import Missing, missing
 from pike_hpc.launch.plan import expected_lanes, plan_jobs, ranges, slurm_parameters
 from pike_hpc.launch.preflight import default_account, preflight, sbatch_is_here
-from pike_hpc.launch.standing import scrontab_lines, shell_line, write_scripts
+from pike_hpc.launch.standing import EVERY_MINUTES, scrontab_lines, shell_line, write_scripts
 from pike_hpc.launch.wave import (
     Grant,
     TopUp,
@@ -25,6 +25,7 @@ from pike_hpc.launch.wave import (
 )
 
 __all__ = [
+    "EVERY_MINUTES",
     "Grant",
     "Job",
     "JobRecord",

@@ -61,29 +61,47 @@ def words(pike):
 
 
 def judged(pike):
-    return status(pike)["budget"]["evaluations"]
+    return sum(task["judged"] for task in status(pike)["tasks"])
 
 
-def test_workers_that_left_are_replaced_and_a_node_may_fail(
+def test_workers_leave_are_preempted_and_lose_their_node(
     slurm, pike, ended_like_an_undisturbed_one
 ):
     # Agents wait for the whole of their nodes, so that the first workers have nothing to do.
     busy = slurm.submit("sleep 600", "-p", "cpu", "--nodes=2", "--exclusive", "-t", "9")
     slurm.reaches(busy, "RUNNING")
-    pike(*SUBMIT, "run")
+    pike(*SUBMIT, "run", "--set", "worker_job.cpus=3")  # one on each node
     await_that(lambda: words(pike), ["COMPLETED"] * 2)
     slurm.run("scancel", busy)
     await_that(lambda: words(pike), ["COMPLETED"] * 2 + ["RUNNING"] * 2)
-    second = sorted(workers(pike), key=int_of)[-1]
-    await_that(lambda: judged(pike) > 3, True)
-    node = slurm.node(second)
+    await_that(lambda: judged(pike) > 2, True)
+    one, other = sorted(workers(pike), key=int_of)[-2:]
+    node, nodes = slurm.node(one), slurm.node(other)
+    assert node != nodes
     try:
         slurm.administer("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-        ended_like_an_undisturbed_one()
+        high = slurm.submit("true", "-p", "gpu", f"--nodelist={nodes}", "--exclusive")
+        slurm.reaches(high, "COMPLETED")
     finally:
         slurm.administer("scontrol", "update", f"nodename={node}", "state=resume")
-    said = slurm.run("sacct", "-nPXD", "-o", "State", "-j", second).splitlines()
-    assert "NODE_FAIL" in said
+    ended_like_an_undisturbed_one()
+    assert "NODE_FAIL" in slurm.run("sacct", "-nPXD", "-o", "State", "-j", one).splitlines()
+    # The other heard that it had to go, ended what it judged, and left in time.
+    slurm.await_accounts(other, "State", [["COMPLETED"]], "--duplicates")
+    logs = [log.read_text() for log in (slurm.folder / "run/logs").glob("worker-*.log")]
+    assert sum("leaves: SIGTERM" in log for log in logs) == 1
+
+
+def test_a_worker_whose_walltime_is_nearly_over_claims_nothing(slurm, pike):
+    """Nothing is known of how long judging takes: a minute is not enough for the first."""
+    short = ("worker_job.walltime_minutes=1", "worker_job.extra={signal: TERM@1}")
+    pike(*SUBMIT, "run", *(word for text in short for word in ("--set", text)))
+    await_that(lambda: words(pike), ["COMPLETED"] * 2)
+    found = status(pike)
+    assert found["queue"]["new"] > 0
+    assert (found["queue"]["claimed"], found["queue"]["done"]) == (0, 0)
+    assert judged(pike) == 0
+    pike("cancel", "run")
 
 
 def int_of(job):
@@ -124,8 +142,8 @@ def test_jobs_submitted_by_hand_drive_a_run(slurm, pike):
         "sbatch", "--parsable", "-p", "cpu", "--array=0-1", str(jobs / "agents.sbatch"), "run"
     )
     worker = slurm.run("sbatch", "--parsable", "-p", "gpu", str(jobs / "eval_worker.sbatch"), "run")
-    await_that(lambda: judged(pike) > 2, True)
-    found = status(pike)
-    assert found["state"] == "running"
-    assert len(found["agents"]) == 2
+    await_that(lambda: len(status(pike)["agents"]), 2)
+    assert status(pike)["state"] == "running"
+    before = judged(pike)
+    await_that(lambda: judged(pike) > before, True)
     slurm.run("scancel", done, worker)

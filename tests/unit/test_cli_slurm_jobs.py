@@ -1,13 +1,18 @@
 """`submit`, `status` and `cancel` of a run on Slurm, with Slurm's programs scripted."""
 
+import dataclasses
 import fcntl
 import json
+import os
 
 import pytest
 from builders.fake_slurm import FakeSlurm
 from builders.slurm_run import SUBMIT, lay_out
 
 from pike_hpc.cli import main
+from pike_hpc.cli.run import Run
+from pike_hpc.journal import task_slug
+from pike_hpc.journal.holder import this_process, write_holder
 
 
 @pytest.fixture
@@ -155,6 +160,20 @@ def test_status_shows_what_slurm_knows(cluster, pike):
     assert "  slurm    agent jobs: 1 RUNNING, 3 PENDING (Priority)" in lines
 
 
+def test_status_shows_what_a_failed_job_said(cluster, pike, tmp_path):
+    pike(*SUBMIT)
+    cluster.put("queue", "1_[0-3]|RUNNING|None\n")
+    cluster.put("accounts", "2_0|FAILED\n2_1|COMPLETED\n2_2|FAILED\n")
+    (tmp_path / "run/slurm/2_2_0_log.out").write_text(
+        "pike-hpc: no image \x1b[31mhere\n  where: container.image\n\nsubmitit: x\n"
+        "CalledProcessError: Command returned non-zero exit status 2.\n"
+    )
+    _, lines, _ = pike("status", "run")
+    said = "worker job 2_2 failed: no image here where: container.image"
+    assert said in [line.strip() for line in lines]
+    assert status(pike)[0]["notes"] == [said]
+
+
 def test_status_is_right_without_any_daemon(cluster, pike):
     pike(*SUBMIT)
     cluster.put("squeue-down")
@@ -164,6 +183,35 @@ def test_status_is_right_without_any_daemon(cluster, pike):
     assert set(jobs.values()) == {("UNKNOWN", None)}
     _, lines, _ = pike("status", "run")
     assert "  slurm    agent jobs: 4 UNKNOWN (squeue gave no answer)" in lines
+
+
+def test_an_agent_started_by_hand_on_another_node_is_at_work(cluster, pike, tmp_path):
+    """Its lock can't be looked into from here; its log was touched a moment ago."""
+    pike(*SUBMIT)
+    cluster.put("queue", "")
+    cluster.put("accounts", "".join(f"1_{n}|TIMEOUT\n" for n in range(4)))
+    run = Run.open(tmp_path / "run")
+    locks = run.dir / "journal" / "locks"
+    locks.mkdir(parents=True)
+    me = this_process("agent-other-7-1", 0.0)
+    other = dataclasses.replace(me, host="other", boot_id="other", pid=7)
+    write_holder(locks / f"{task_slug(run.tasks[0].key)}.lock.holder", other)
+    assert status(pike)[0]["state"] == "paused"
+    log = run.dir / "logs" / "agent-other-7-1.log"
+    log.touch()
+    assert status(pike)[0]["state"] == "running"
+    os.utime(log, (0, 0))
+    assert status(pike)[0]["state"] == "paused"
+
+
+def test_between_two_ticks_of_scrontab_a_run_is_running(cluster, pike, tmp_path):
+    pike(*SUBMIT, "--set", "agent.where=scrontab")
+    assert status(pike)[0]["state"] == "paused", "no line was ever added"
+    log = tmp_path / "run/logs/agent-here-1-1.log"
+    log.touch()
+    assert status(pike)[0]["state"] == "running"
+    os.utime(log, (0, 0))
+    assert status(pike)[0]["state"] == "paused"
 
 
 def test_cancel_ends_the_jobs_and_a_submit_starts_them_again(cluster, pike):

@@ -4,8 +4,6 @@ import pytest
 from builders.fake_slurm import FakeSlurm
 
 from pike_hpc.cli.walltime import walltime_end
-from pike_hpc.config import load_site
-from pike_hpc.config.env import sites_dir
 
 
 @pytest.fixture
@@ -16,8 +14,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def end(**environ):
-    site = load_site("devcluster", sites_dir=sites_dir({}))
-    return walltime_end(site, environ, wall=lambda: 1000.0)
+    return walltime_end(60, environ, wall=lambda: 1000.0)
 
 
 def test_outside_of_jobs_there_is_none(cluster):

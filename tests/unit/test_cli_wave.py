@@ -1,5 +1,6 @@
 """An agent's look at the workers of its run, with Slurm's programs scripted."""
 
+import itertools
 import json
 
 import pytest
@@ -104,10 +105,44 @@ def test_it_looks_now_and_then_and_passes_on_whether_to_stop(cluster, run):
     assert stopping() is True
 
 
+def test_workers_that_come_to_nothing_are_started_ever_more_seldom(cluster, run):
+    """They leave by plan, without a verdict, while work waits: their walltime is too short."""
+    now = [0.0]
+    wave = Wave(run, clock=lambda: now[0])
+    stopping = wave.watching(lambda: False)
+    put_work(run, 1)
+    at = []
+    for now[0] in range(0, 1200, 10):
+        stopping()
+        jobs = len(cluster.lines("submitted"))
+        if jobs > 2 + len(at):
+            at.append(now[0])
+            cluster.put("queue", "1_[0-3]|RUNNING|None\n")
+            over = [f"2_{n}" for n in range(3)] + [str(n) for n in range(3, jobs + 1)]
+            cluster.put("used", "".join(f"{n}|COMPLETED|1\n" for n in over))
+            cluster.put("accounts", "".join(f"{n}|COMPLETED\n" for n in over))
+    pauses = [b - a for a, b in itertools.pairwise(at)]
+    assert len(pauses) >= 4
+    assert all(b > 1.3 * a for a, b in itertools.pairwise(pauses[1:])), pauses
+
+
+def test_each_look_is_a_sign_of_life(cluster, run, tmp_path):
+    log = tmp_path / "agent.log"
+    now = [0.0]
+    stopping = Wave(run, log, clock=lambda: now[0]).watching(lambda: False)
+    stopping()
+    assert not log.exists()
+    now[0] = 60.0
+    stopping()
+    assert log.exists()
+
+
 def test_the_next_submit_grants_anew(cluster, run, capsys):
     cluster.put("used", "".join(f"2_{n}|COMPLETED|3600\n" for n in range(3)))
     put_work(run, 9)
     assert Wave(run).look() == ()
+    assert main(["status", "run"]) == 0
+    assert "no worker is started: the node-hours granted are used" in capsys.readouterr().out
     grant = json.loads((run.dir / "slurm" / "grant.json").read_text())
     assert grant["node_hours"] == 3.0
     assert main(SUBMIT) == 0
