@@ -8,6 +8,7 @@ with no worker at all.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 import time
@@ -97,7 +98,7 @@ class Wave:
             self._say("Slurm doesn't say which workers live")
             return ()
         workflow = run.resolved.workflow
-        judged_at = _judged_at(run)
+        judged_at = functools.cache(lambda: _judged_at(run))  # it reads all journals
         found = top_up(
             grant,
             known,
@@ -126,7 +127,7 @@ class Wave:
         parameters = slurm_parameters(run.resolved, "worker", "pike-worker")
         launcher = SlurmLauncher(run.dir, parameters | {"time": found.minutes})
         # Workers that leave again without a verdict are started ever more seldom.
-        fruitless = judged_at < self._started_at
+        fruitless = judged_at() < self._started_at
         self._rest_s = min(max(2 * self._rest_s, _LOOK_S), _REST_S) if fruitless else 0.0
         self._rests_until, self._started_at = self._clock() + self._rest_s, time.time()
         started = launcher.submit(jobs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def top_up(
     beating: int,
     most: int,
     walltime_minutes: int,
-    judged_at: float,
+    judged_at: Callable[[], float],
 ) -> TopUp:
     """The workers to start now.
 
@@ -84,7 +84,7 @@ def top_up(
         beating: workers that show signs of life, those of no job of ours included.
         most: `workers.count`.
         walltime_minutes: what a worker asks for where enough is left.
-        judged_at: Unix time of the run's last verdict.
+        judged_at: Unix time of the run's last verdict; asked only where workers are needed.
     """
     mine = [(r, s) for r, s in known if r.submitted_at >= grant.since or r.job_id in grant.kept]
     there = max(sum(state.alive is not False for _, state in known), beating)
@@ -95,7 +95,7 @@ def top_up(
     failed = [
         r
         for r, s in mine
-        if s.alive is False and s.word not in _NO_FAILURE and r.submitted_at > judged_at
+        if s.alive is False and s.word not in _NO_FAILURE and r.submitted_at > judged_at()
     ]
     if len(failed) >= _DEATHS and not there:
         why = f"{len(failed)} workers failed without a verdict; the last: job {failed[-1].job_id}"

@@ -37,7 +37,7 @@ def wanted(*known, used=(), **changed):
         "beating": 0,
         "most": 4,
         "walltime_minutes": 120,
-        "judged_at": 0.0,
+        "judged_at": lambda: 0.0,
     }
     found = top_up(GRANT, known, dict(used), **given | changed)
     return found.workers, found.minutes
@@ -86,11 +86,11 @@ def test_workers_that_fail_one_after_the_other_are_not_started_for_ever():
         beating=0,
         most=4,
         walltime_minutes=120,
-        judged_at=0.0,
+        judged_at=lambda: 0.0,
     )
     assert found.workers == 0
     assert "5 workers failed without a verdict; the last: job 6" in found.why
-    assert wanted(*failed, used=used, judged_at=300.0)[0] == 4, "a verdict in between"
+    assert wanted(*failed, used=used, judged_at=lambda: 300.0)[0] == 4, "a verdict in between"
 
 
 @given(
