@@ -90,7 +90,7 @@ def test_workers_leave_are_preempted_and_lose_their_node(
     # The other heard that it had to go, ended what it judged, and left in time.
     slurm.await_accounts(other, "State", [["COMPLETED"]], "--duplicates")
     logs = [log.read_text() for log in (slurm.folder / "run/logs").glob("worker-*.log")]
-    assert sum("leaves: SIGTERM" in log for log in logs) == 1
+    assert any("leaves: SIGTERM" in log for log in logs)
 
 
 def test_a_worker_whose_walltime_is_nearly_over_claims_nothing(slurm, pike):
