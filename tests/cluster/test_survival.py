@@ -5,7 +5,6 @@ it should end like is the same workflow walked through in one process, without S
 """
 
 import json
-import shlex
 import signal
 
 import pytest
@@ -132,23 +131,6 @@ def test_what_a_dead_submitter_left_is_found_and_runs(slurm, pike):
     assert {line.split()[0] for line in said.stdout.splitlines()} == {"worker"}
     await_that(lambda: judged(pike) > 0, True)  # it drives the search
     pike("cancel", "run")
-
-
-def test_ticks_by_the_line_for_scrontab_drive_a_run(slurm, pike):
-    """Each does what is ready and leaves."""
-    few = ("--set", "budget.evaluations_per_task=2", "--set", "workers.count=1")
-    said = pike(*SUBMIT, "run", "--set", "agent.where=scrontab", *few)
-    assert slurm.run("squeue", "-h", "-o", "%j").startswith("pike-worker-")
-    *_, last = said.splitlines()
-    times, command = last[: len("*/5 * * * *")], shlex.split(last)[5:]
-    assert times == "*/5 * * * *"
-
-    def state_after_a_tick():
-        slurm.run(*command)
-        return status(pike)["state"]
-
-    await_that(state_after_a_tick, "done")
-    assert judged(pike) >= 2
 
 
 def test_jobs_submitted_by_hand_drive_a_run(slurm, pike):
