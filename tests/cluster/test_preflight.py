@@ -93,6 +93,7 @@ def test_a_mistake_is_one_message_and_nothing_is_submitted(
 def test_a_controller_that_is_down_is_for_later(slurm, submit):
     """One that listens nowhere, by settings that are the user's alone."""
     settings = slurm.run("cat", "/etc/slurm/slurm.conf").replace("Port=16817", "Port=16899")
+    settings += "\nMessageTimeout=1\nSlurmctldTimeout=1\n"  # how long it is looked for
     done = submit(SLURM_CONF=slurm.write("slurm.conf", settings))
     assert done.returncode == 75
     assert "Unable to contact slurm controller" in done.stderr

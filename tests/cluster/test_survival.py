@@ -5,7 +5,9 @@ it should end like is the same workflow walked through in one process, without S
 """
 
 import json
+import shlex
 import signal
+from pathlib import Path
 
 import pytest
 from builders.devcluster import REPO, await_that
@@ -79,6 +81,7 @@ def test_workers_leave_are_preempted_and_lose_their_node(
     node, nodes = slurm.node(one), slurm.node(other)
     assert node != nodes
     try:
+        slurm.administer("kill", "-KILL", pid_of(pike, one))  # as when its node loses power
         slurm.administer("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
         high = slurm.submit("true", "-p", "gpu", f"--nodelist={nodes}", "--exclusive")
         slurm.reaches(high, "COMPLETED")
@@ -89,7 +92,7 @@ def test_workers_leave_are_preempted_and_lose_their_node(
     # The other heard that it had to go, ended what it judged, and left in time.
     slurm.await_accounts(other, "State", [["COMPLETED"]], "--duplicates")
     logs = [log.read_text() for log in (slurm.folder / "run/logs").glob("worker-*.log")]
-    assert any("leaves: SIGTERM" in log for log in logs)
+    assert sum("leaves: SIGTERM" in log for log in logs) == 1
 
 
 def test_a_worker_whose_walltime_is_nearly_over_claims_nothing(slurm, pike):
@@ -102,6 +105,17 @@ def test_a_worker_whose_walltime_is_nearly_over_claims_nothing(slurm, pike):
     assert (found["queue"]["claimed"], found["queue"]["done"]) == (0, 0)
     assert judged(pike) == 0
     pike("cancel", "run")
+
+
+def pid_of(pike, job):
+    """The worker's process: every node is this machine."""
+    array, _, task = job.partition("_")
+    wanted = {f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"}
+    for worker in status(pike)["workers"]:
+        pid = worker["id"].split("-")[-2]
+        if wanted <= set(Path(f"/proc/{pid}/environ").read_text("utf-8").split("\0")):
+            return pid
+    raise AssertionError(f"no worker of job {job}")
 
 
 def int_of(job):
@@ -131,6 +145,23 @@ def test_what_a_dead_submitter_left_is_found_and_runs(slurm, pike):
     assert {line.split()[0] for line in said.stdout.splitlines()} == {"worker"}
     await_that(lambda: judged(pike) > 0, True)  # it drives the search
     pike("cancel", "run")
+
+
+def test_ticks_by_the_line_for_scrontab_drive_a_run(slurm, pike):
+    """Each does what is ready and leaves."""
+    few = ("--set", "budget.evaluations_per_task=2", "--set", "workers.count=1")
+    said = pike(*SUBMIT, "run", "--set", "agent.where=scrontab", *few)
+    assert slurm.run("squeue", "-h", "-o", "%j").startswith("pike-worker-")
+    *_, last = said.splitlines()
+    times, command = last[: len("*/5 * * * *")], shlex.split(last)[5:]
+    assert times == "*/5 * * * *"
+
+    def state_after_a_tick():
+        slurm.run(*command)
+        return status(pike)["state"]
+
+    await_that(state_after_a_tick, "done")
+    assert judged(pike) >= 2
 
 
 def test_jobs_submitted_by_hand_drive_a_run(slurm, pike):
