@@ -242,7 +242,11 @@ class Store:
         return self.files.exists(self._done / result_name(request_id))
 
     def file_results(self, results: Mapping[str, EvalResult]) -> dict[str, bool]:
-        """Commit each (by request id); False for those of which another result stands."""
+        """Commit each (by request id); False for those of which another result stands.
+
+        What is in a result is on disk, its name need not be: where a power cut takes the name,
+        the request is still there and is judged again.
+        """
         won: dict[str, bool] = {}
         for batch in self._batches(results):
             tmp = self.write_tmp(pack([(i, seal(result)) for i, result in batch]))
@@ -252,8 +256,6 @@ class Store:
             else:
                 won |= {i: link_new(self.files, tmp, name) for i, name in names.items()}
                 remove_own(self.files, tmp)
-        if won:
-            self.files.sync(self._done)
         return won
 
     def read_result(self, request_id: str) -> EvalResult:
