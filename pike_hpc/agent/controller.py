@@ -89,6 +89,8 @@ class Controller:
         self._models = models
         self._asking: dict[str, Future[Answer]] = {}
         self._taken_back: set[str] = set()
+        self._written = 0
+        self._idle_at: tuple[int, ...] | None = None
         self.error: PikeError | None = None
         """Why no model is asked any more; a provider's refusal or silence."""
         self.view: TaskView = replay(stamped.event for stamped in journal.take_events())
@@ -157,7 +159,13 @@ class Controller:
         """
         if self.finished or self.error is not None:
             return False
-        return self._retime(room) if self.search_ended else self._search(room, may_ask)
+        # Decisions are pure: what came to nothing does so until something is written or answered.
+        known = (self._written, self.in_flight, self.asking, room, may_ask)
+        if known == self._idle_at:
+            return False
+        acted = self._retime(room) if self.search_ended else self._search(room, may_ask)
+        self._idle_at = None if acted else known
+        return acted
 
     def _search(self, room: int, may_ask: bool) -> bool:
         """What the strategy wants next."""
@@ -249,6 +257,7 @@ class Controller:
     def _write(self, event: Event) -> None:
         self._journal.append(event)
         self.view.apply(event)
+        self._written += 1
 
     def _request_waiting(self, room: int) -> int:
         """Put proposed but unjudged candidates into the mailbox; how many."""

@@ -39,6 +39,8 @@ class Step:
     asks: tuple[Ask, ...]
     ended: bool
     """Every branch has a correct program, no rounds left, or no room for another query."""
+    room: float
+    """Queries that the whole phase may use."""
 
 
 class _Turn(enum.Enum):
@@ -134,7 +136,7 @@ class Phase:
         # The walk counts one query a decision; one that was lost has been paid twice.
         left = limits.queries - view.charged_queries if limits.queries else len(walk.asks)
         asks = tuple(walk.asks[: max(0, left)])
-        return Step(asks=asks, ended=not (asks or walk.running))
+        return Step(asks=asks, ended=not (asks or walk.running), room=walk.room)
 
     @staticmethod
     def _turn(view: TaskView, node: str, unjudgeable: bool) -> _Turn:

@@ -80,7 +80,7 @@ class PikeBStrategy:
             step = phase.step(view, self.setup.limits)
             if not step.ended:
                 return tuple(self._ask(view, phase, ask, starts, ideas) for ask in step.asks)
-            if phase.room(view, self.setup.limits) <= 0:
+            if step.room <= 0:
                 return (Finish(reason="The budget has no room for another phase."),)
         return (Finish(reason=f"All {self.options.phases} phases are done."),)
 

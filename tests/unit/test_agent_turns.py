@@ -216,3 +216,34 @@ def test_device_time_that_is_used_up_ends_the_search_with_requests_waiting(tmp_p
     assert "max_gpu_hours" in (one.view.ended or "")
     assert (mailbox.counts().new, one.in_flight) == (0, 0)
     one.close()
+
+
+class Counting:
+    """A strategy, and how often it was asked."""
+
+    def __init__(self, strategy):
+        self.strategy, self.asked = strategy, 0
+
+    def decide(self, view):
+        self.asked += 1
+        return self.strategy.decide(view)
+
+
+def test_a_task_of_which_nothing_new_is_known_costs_nothing(tmp_path):
+    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=1)
+    one = controller(tmp_path, "4", mailbox)
+    counting = Counting(one.setup.strategy)
+    one.setup = replace(one.setup, strategy=counting)
+    while one.advance(1 - one.in_flight):
+        pass
+    asked = counting.asked
+    assert not one.collect()
+    assert not one.advance(0)
+    assert counting.asked == asked, "the same question has the same answer"
+    (claim,) = mailbox.claim("w", frozenset(["cpu"]))
+    mailbox.judging(claim)
+    mailbox.commit(claim, judge.evaluate(claim.request, lambda _: None))
+    assert one.collect()
+    assert one.advance(1)
+    assert counting.asked > asked
+    one.close()
