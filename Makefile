@@ -72,13 +72,15 @@ soak: setup-dev ## 1,000 evaluations, hostile ones and killed judges among them;
 		--kill-judge 10 --out "$(OUT)"
 	@$(BENCH)/many_workers.py --out "$(OUT)"
 
-IMAGE ?= eval-cpu
-IMAGES ?= containers
+IMAGE ?= $(if $(SITE),,eval-cpu)
+IMAGES ?= $(if $(SITE),,containers)
 WHEELS ?=
+BUILD ?=
 
-image: ## Build containers/IMAGE.def into IMAGES=DIR, as an ordinary user: [IMAGE= WHEELS=]
-	@$(if $(PYTHON),"$(PYTHON)",.venv/bin/python) containers/build.py $(IMAGE) --out "$(IMAGES)" \
-		$(if $(WHEELS),--wheels "$(WHEELS)")
+image: ## Pull or build an image: [SITE= IMAGE=eval-cpu|eval-cuda12|eval-cuda13 BUILD=1 DRY_RUN=1]
+	@$(if $(PYTHON),"$(PYTHON)",.venv/bin/python) containers/build.py $(IMAGE) \
+		$(if $(SITE),--site "$(SITE)") $(if $(IMAGES),--out "$(IMAGES)") \
+		$(if $(WHEELS),--wheels "$(WHEELS)") $(if $(BUILD),--build) $(if $(DRY_RUN),--dry-run)
 
 devcluster: ## A real Slurm, Apptainer and podman on this Debian 12 machine, as root
 	@tests/cluster/rig/up.sh

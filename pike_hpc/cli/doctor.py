@@ -97,6 +97,11 @@ def _checks(resolved: Resolved, options: argparse.Namespace) -> Iterator[Check]:
     yield from on_nodes(resolved, _arguments(options, resolved), options.wait_s)
 
 
+def any_work(site: str) -> Resolved:
+    """The configuration of a site, whatever is run there. Raises UsageError."""
+    return _resolved(argparse.Namespace(site=site, workflow=None, set=[], account=None))
+
+
 def _resolved(options: argparse.Namespace) -> Resolved:
     environ = env.environ()
     sites = env.sites_dir(environ)

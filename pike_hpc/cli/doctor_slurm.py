@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +62,24 @@ def on_nodes(resolved: Resolved, arguments: Sequence[str], wait_s: int) -> Itera
         yield from _on_node(resolved, kind, arguments, wait_s)
 
 
-def srun(parameters: dict[str, Any], wait_s: int) -> list[str]:
+def srun(parameters: Mapping[str, Any], wait_s: int) -> list[str]:
     """The command that starts a program on a node as a job with those parameters would get."""
-    given = {**parameters, **parameters.get("additional_parameters", {})}
-    own = ("job_name", "time", "setup", "additional_parameters", "srun_args", "signal")
-    options = [
-        f"--{name.replace('_', '-')}={value}"
-        for name, value in given.items()
-        if name not in (*own, "stderr_to_stdout")
-    ]
+    options = [f"--{name}={value}" for name, value in allocation(parameters).items()]
     return [
         *("srun", "--quiet", "--ntasks=1", "--job-name=pike-doctor", f"--immediate={wait_s}"),
         *(f"--time={JOB_MINUTES}", *options),
     ]
+
+
+def allocation(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a job's parameters, in submitit's names, those that say what is asked for, in Slurm's."""
+    given = {**parameters, **parameters.get("additional_parameters", {})}
+    own = ("job_name", "time", "setup", "additional_parameters", "srun_args", "signal")
+    return {
+        name.replace("_", "-"): value
+        for name, value in given.items()
+        if name not in (*own, "stderr_to_stdout")
+    }
 
 
 def _on_node(

@@ -56,6 +56,8 @@ class ContainerSpec:
     """auto: the strongest that really works on the worker's machine."""
     image: str | None = None
     digest: str | None = None
+    build_in: Literal["here", "job"] = "here"
+    """Where `make image` pulls or builds: some sites want no such work on a login node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
