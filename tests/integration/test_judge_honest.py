@@ -152,3 +152,10 @@ def test_legacy_takes_pikes_seeds_and_rule(lane):
     assert "legacy" in result.tags
     result = judge(lane, forward("return torch.zeros_like(x)"), task=task)
     assert result.status is EvalStatus.WRONG_RESULT
+
+
+def test_a_runner_keeps_the_memory_that_it_freed(lane):
+    says = forward("import os\nraise RuntimeError(os.environ['MALLOC_TRIM_THRESHOLD_'])")
+    result = judge(lane, says)
+    assert result.status is EvalStatus.RUNTIME_ERROR
+    assert str(1 << 40) in result.log_tail
