@@ -96,7 +96,7 @@ class RunnerLink:
         self._buffers = [self._input, self._output]
         self._inputs = self._input.tensor.view(shared.places, -1)
         self._rows = self._output.tensor.view(shared.places, -1)
-        self._sealed, self._last_place = shared.sealed, 0
+        self._sealed = shared.sealed
         self._poison = Poison(shared.frame.output_slots, self._rows)
         self._cool = cold_cache(shared.device)
         self._resets, self._spins = shared.resets, bool(shared.spin_cpus)
@@ -190,7 +190,6 @@ class RunnerLink:
         """
         if self._resets and op is Op.CALL:
             self.do(Op.RESET)
-        self._last_place = len(inputs) - 1
         self._poison(len(inputs))
         self._cool()
         keys = self._lay_covered(inputs) if self._sealed else [0] * len(inputs)
@@ -246,10 +245,13 @@ class RunnerLink:
         """
         return torch.full_like(self._rows[:count], 1)
 
-    def inputs_changed(self, inputs: torch.Tensor) -> bool:
-        """Whether the shared input is no longer what the last window put there."""
-        staged = self.staged(inputs)
-        return not torch.equal(self._inputs[self._last_place][: staged.numel()], staged)
+    def inputs_changed(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether the shared inputs are no longer what the last window put there."""
+        staged = [self.staged(packed) for packed in inputs]
+        return not all(
+            torch.equal(self._inputs[place][: there.numel()], there)
+            for place, there in enumerate(staged)
+        )
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -288,7 +288,7 @@ class Examiner:
     def _call(self, packed: torch.Tensor) -> tuple[list[torch.Tensor], float]:
         self.calls += 1
         leaves, raw, latency_ms = call(self._link, self._truth, packed)
-        if self._link.inputs_changed(packed):
+        if self._link.inputs_changed([packed]):
             raise wrong("changes its inputs, which the caller owns")
         left = unwritten(self._slots, raw)
         if left > 0:
