@@ -172,7 +172,8 @@ def drive(folder, messages, kills, commit, seed):
                 running[n].start()
         if spent >= kills:
             end_s = end_s or time.monotonic() + END_S
-            if not running[0].is_alive() or time.monotonic() > end_s:
+            # An agent of earlier days may yet die of its last step: that is not the end.
+            if running[0].exitcode == 0 or time.monotonic() > end_s:
                 break
             time.sleep(0.05)
             continue
