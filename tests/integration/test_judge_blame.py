@@ -80,4 +80,6 @@ def test_phases_are_told_in_order(lane):
         "correctness",
         "gate",
         "timing",
+        "probes",
+        "profile",
     ]
