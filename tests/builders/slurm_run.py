@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+from builders.fake_slurm import FakeSlurm
+
 WORKFLOW = """
 schema_version: 1
 name: quick
@@ -45,3 +48,12 @@ def lay_out(folder: Path) -> None:
         (folder / "tasks" / f"{n}_Add.py").write_text(TASK.replace("NUMBER", str(n)))
     (folder / "w.yaml").write_text(WORKFLOW)
     (folder / "here.yaml").write_text(SITE)
+
+
+def scripted_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """That folder, entered, with Slurm's programs scripted on PATH."""
+    fake = FakeSlurm(folder)
+    monkeypatch.setenv("PATH", f"{fake.programs}:/usr/bin:/bin")
+    monkeypatch.chdir(folder)
+    lay_out(folder)
+    return fake

@@ -9,13 +9,13 @@ in flight may be asked again.
 import shutil
 
 import pytest
+from builders.searches import task_setup
 
-from pike_hpc.agent import AgentOptions, Controller, Models, Seat, TaskSetup, run_agent
+from pike_hpc.agent import AgentOptions, Controller, Models, Seat, run_agent
 from pike_hpc.archive import canonical, rebuild
 from pike_hpc.journal import TaskJournal, read_task, task_slug
 from pike_hpc.llm import ScriptedModel, load_script
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import (
     EvalRequest,
     Evaluated,
@@ -88,24 +88,15 @@ def sit(run_dir, strategy, *, judge, mailbox=None):
 
 
 def setup(strategy):
-    return TaskSetup(
-        task=TASK,
-        device_kind=DEVICE,
-        image_digest="test",
-        tiers=tuple(Tier),
-        min_isolation="L1",
-        timeout_s=60,
-        strategy=make_strategy(
-            strategy,
-            options={} if strategy == "rules" else {"branches": 3, "fix_attempts": 1},
-            seed=0,
-            limits=LIMITS,
-            portfolio=PORTFOLIO,
-            has_model=strategy != "rules",
-        ),
+    made = make_strategy(
+        strategy,
+        options={} if strategy == "rules" else {"branches": 3, "fix_attempts": 1},
+        seed=0,
         limits=LIMITS,
-        toolchain=Toolchain(compiler="g++", python_headers=True),
+        portfolio=PORTFOLIO,
+        has_model=strategy != "rules",
     )
+    return task_setup(TASK, made, LIMITS, DEVICE)
 
 
 def archive_text(run_dir):

@@ -10,15 +10,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from builders.searches import by_rules, open_search, task_setup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pike_hpc.agent import AgentOptions, Controller, TaskSetup, run_agent
-from pike_hpc.journal import TaskJournal, task_slug
+from pike_hpc.agent import AgentOptions, run_agent
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.proposers.rules import Toolchain
-from pike_hpc.records import Tier
-from pike_hpc.search import Limits, make_strategy
+from pike_hpc.search import Limits
 from pike_hpc.tasks import find_task
 from pike_hpc.worker import SimulatedJudge
 
@@ -89,21 +87,8 @@ class Machine:
 
 def controller(folder, task, mailbox, evaluations):
     limits = Limits(evaluations=evaluations)
-    setup = TaskSetup(
-        task=task,
-        device_kind="cpu",
-        image_digest="test",
-        tiers=tuple(Tier),
-        min_isolation="L1",
-        timeout_s=60,
-        strategy=make_strategy(
-            "rules", options={}, seed=0, limits=limits, portfolio=PORTFOLIO, has_model=False
-        ),
-        limits=limits,
-        toolchain=Toolchain(compiler="g++", python_headers=True),
-    )
-    journal = TaskJournal.open(folder, task_slug(task.key), writer="t", seed=0, clock=lambda: 0.0)
-    return Controller(setup, journal, mailbox, None)
+    setup = task_setup(task, by_rules(PORTFOLIO, limits), limits)
+    return open_search(folder, setup, mailbox)
 
 
 @settings(max_examples=25, deadline=None)

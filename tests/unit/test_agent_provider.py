@@ -8,12 +8,12 @@ import threading
 from dataclasses import replace
 
 import pytest
+from builders.searches import open_search, task_setup
 
-from pike_hpc.agent import AgentOptions, Controller, Models, Seat, TaskSetup, run_agent
-from pike_hpc.journal import TaskJournal, read_task, task_slug
+from pike_hpc.agent import AgentOptions, Models, Seat, run_agent
+from pike_hpc.journal import read_task
 from pike_hpc.llm import ModelRefused, ModelUnavailable, ScriptedModel, load_script
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import Paused, QueryFailed, Role, Tier
 from pike_hpc.search import Limits, make_strategy
 from pike_hpc.tasks import find_task
@@ -65,19 +65,7 @@ def controller(run_dir, task_id, mailbox, models):
     strategy = make_strategy(
         "pike_b", options=options, seed=0, limits=LIMITS, portfolio=(), has_model=True
     )
-    setup = TaskSetup(
-        task=task,
-        device_kind="cpu",
-        image_digest="test",
-        tiers=tuple(Tier),
-        min_isolation="L1",
-        timeout_s=60,
-        strategy=strategy,
-        limits=LIMITS,
-        toolchain=Toolchain(compiler="g++", python_headers=True),
-    )
-    journal = TaskJournal.open(run_dir, task_slug(task.key), writer="t", seed=0, clock=lambda: 0.0)
-    return Controller(setup, journal, mailbox, models)
+    return open_search(run_dir, task_setup(task, strategy, LIMITS), mailbox, models)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ And when time is up, what the searches still had in the mailbox makes room for t
 from dataclasses import replace
 from pathlib import Path
 
-from pike_hpc.agent import AgentOptions, Controller, TaskSetup, run_agent
-from pike_hpc.journal import TaskJournal, task_slug
+from builders.searches import by_rules, open_search, task_setup
+
+from pike_hpc.agent import AgentOptions, Controller, run_agent
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import Tier
-from pike_hpc.search import Limits, make_strategy
+from pike_hpc.search import Limits
 from pike_hpc.tasks import find_task
 from pike_hpc.worker import SimulatedJudge
 
@@ -23,22 +23,8 @@ def controller(
 ) -> Controller:
     task = find_task(f"level3-pike/{task_id}")
     limits = Limits(evaluations=3, max_gpu_s=max_gpu_s)
-    setup = TaskSetup(
-        task=task,
-        device_kind="cpu",
-        image_digest="test",
-        tiers=tuple(Tier),
-        min_isolation="L1",
-        timeout_s=60,
-        strategy=make_strategy(
-            "rules", options={}, seed=0, limits=limits, portfolio=PORTFOLIO, has_model=False
-        ),
-        limits=limits,
-        toolchain=Toolchain(compiler="g++", python_headers=True),
-    )
-    slug = task_slug(task.key)
-    journal = TaskJournal.open(run_dir, slug, writer="t", seed=0, clock=lambda: 0.0)
-    return Controller(setup, journal, mailbox, None)
+    setup = task_setup(task, by_rules(PORTFOLIO, limits), limits)
+    return open_search(run_dir, setup, mailbox)
 
 
 def test_no_task_gets_a_second_turn_before_all_had_one(tmp_path):

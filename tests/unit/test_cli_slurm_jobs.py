@@ -6,8 +6,7 @@ import json
 import os
 
 import pytest
-from builders.fake_slurm import FakeSlurm
-from builders.slurm_run import SUBMIT, lay_out
+from builders.slurm_run import SUBMIT, scripted_cluster
 
 from pike_hpc.cli import main
 from pike_hpc.cli.run import Run
@@ -17,11 +16,7 @@ from pike_hpc.journal.holder import this_process, write_holder
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("PATH", f"{fake.programs}:/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path)
-    lay_out(tmp_path)
-    return fake
+    return scripted_cluster(tmp_path, monkeypatch)
 
 
 @pytest.fixture

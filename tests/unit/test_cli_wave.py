@@ -4,8 +4,7 @@ import itertools
 import json
 
 import pytest
-from builders.fake_slurm import FakeSlurm
-from builders.slurm_run import SUBMIT, lay_out
+from builders.slurm_run import SUBMIT, scripted_cluster
 
 from pike_hpc.cli import main
 from pike_hpc.cli.run import Run
@@ -15,11 +14,7 @@ from pike_hpc.records import EvalRequest
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    fake = FakeSlurm(tmp_path)
-    monkeypatch.setenv("PATH", f"{fake.programs}:/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path)
-    lay_out(tmp_path)
-    return fake
+    return scripted_cluster(tmp_path, monkeypatch)
 
 
 @pytest.fixture
