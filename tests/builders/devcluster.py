@@ -2,11 +2,12 @@
 
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,11 +127,18 @@ def await_that(ask: Callable[[], Any], wanted: Any, within_s: float = 60) -> Non
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A fresh folder in the user's home: every node sees it at the same path."""
+    """A fresh folder in the user's home: every node sees it at the same path.
+
+    Its name may be an image's, too: of what mkdtemp gives, a registry's grammar refuses `-_`.
+    """
     owner = pwd.getpwnam(USER)
-    with tempfile.TemporaryDirectory(prefix="test-", dir=owner.pw_dir) as name:
-        os.chown(name, owner.pw_uid, owner.pw_gid)
-        yield Path(name)
+    folder = Path(owner.pw_dir, f"test-{uuid.uuid4().hex[:12]}")
+    folder.mkdir(mode=0o700)
+    try:
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # a job that ends at this moment may still write
 
 
 def public_python() -> str | None:
