@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import shutil
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,16 @@ import torch
 
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
+from pike_hpc.evaluate.judge_anchor import alone_ms
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
-from pike_hpc.evaluate.judge_drain import Solitude, probe_on
+from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_physics import Physics
-from pike_hpc.evaluate.judge_truth import Secrets, WeightsBy
+from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
 from pike_hpc.evaluate.judge_warm import Warm
 from pike_hpc.evaluate.logs import clean
@@ -66,7 +69,7 @@ class Judge:
         self, host: Host, device: torch.device, isolation: Isolation, spares: bool
     ) -> None:
         self._host, self._device, self._isolation = host, device, isolation
-        self._solitude = Solitude(host, probe_on(device))
+        self._solitude = Solitude(host, Company(probe_on(device)))
         self.short = False
         """Whether the last order failed for want of memory."""
         self._warm = Warm(host, device, spares)
@@ -170,10 +173,13 @@ class Judge:
         exam, reference = self._warm.reference(bench, by, secrets)
         examiner = Examiner(request, truth, exam, link, outcome)
         try:
+            watch = self._guards.task((request.task.digest, by))
             if by is WeightsBy.STATE:
+                watch.learn(lambda: self._time_alone(reference, truth, secrets))
                 link.attach(bench.shared(by), request.candidate_source, built.libraries)
                 link.allow(request.timeout_s)
-            watch = self._guards.task((request.task.digest, by))
+            else:
+                watch.take(self._guards.task((request.task.digest, WeightsBy.STATE)).anchor)
             self._examine(request, examiner, reference, secrets, by, watch)
             found, tier = outcome.timing, outcome.tier
             assert found is not None
@@ -221,6 +227,17 @@ class Judge:
         examiner.look_beyond()
         self._host.phase("profile")
         examiner.profile()
+
+    def _time_alone(
+        self, reference: RunnerLink, truth: Truth, secrets: Secrets
+    ) -> tuple[float, bool]:
+        """Latency of the reference in milliseconds, and whether nobody else was on the device."""
+        drawn = itertools.count()
+
+        def fresh(count: int) -> Sequence[torch.Tensor]:
+            return truth.pack_fresh(secrets.seed("alone", next(drawn)), count)
+
+        return self._solitude.during((reference.number,), lambda: alone_ms(reference, fresh))
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
         passed = outcome.status is EvalStatus.PASSED

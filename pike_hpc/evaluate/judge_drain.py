@@ -23,23 +23,57 @@ SLICE_MS = 0.5
 """A probe that takes longer waited for somebody. Alone it takes 10 to 30 us."""
 MAX_SLOW = 1
 """Slow probes in a run that an interrupt of the host may explain."""
+GLANCE_S = 0.006
+"""A run that shows a neighbour who computes all the time: three slices. One slow probe in it is
+reason for a whole run."""
 PATIENCE_S = 5.0
 """For kernels to end before the frozen candidates are killed, and once more afterwards."""
 ATTEMPTS = 3
 """Of a measurement during which others ran although they were frozen."""
 
 
+class Company:
+    """Whether kernels of others run, stopped processes' among them."""
+
+    def __init__(
+        self, probe: Callable[[], float] | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`probe`: runs a tiny kernel to its end; its milliseconds. None where none outlive us."""
+        self._probe, self._clock = probe, clock
+
+    def gone_within(self, seconds: float, *, glance: bool = False) -> bool:
+        """Whether nobody is there, or nobody is any more in time.
+
+        With `glance` a device that is quiet costs GLANCE_S; without, always a whole run.
+        """
+        if self._probe is None:
+            return True
+        end = self._clock() + seconds
+        while self._clock() < end:
+            if glance and self._slow(self._probe, GLANCE_S) == 0:
+                return True
+            if self._slow(self._probe, RUN_S) <= MAX_SLOW:
+                return True
+        return False
+
+    def seen(self) -> bool:
+        """Whether somebody is there now."""
+        return not self.gone_within(GLANCE_S, glance=True)
+
+    def _slow(self, probe: Callable[[], float], run_s: float) -> int:
+        """Slow probes in a run, which ends early where there are too many."""
+        end = self._clock() + run_s
+        slow = 0
+        while self._clock() < end and slow <= MAX_SLOW:
+            slow += probe() > SLICE_MS
+        return slow
+
+
 class Solitude:
     """Has the device to itself while something is measured."""
 
-    def __init__(
-        self,
-        host: Host,
-        probe: Callable[[], float] | None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`probe`: runs a tiny kernel to its end; its milliseconds. None where none is needed."""
-        self._host, self._probe, self._clock = host, probe, clock
+    def __init__(self, host: Host, company: Company) -> None:
+        self._host, self.company = host, company
 
     def during(self, runners: Sequence[int], measure: Callable[[], T]) -> tuple[T, bool]:
         """What `measure` gives with nobody but us and `runners` on the device.
@@ -61,24 +95,10 @@ class Solitude:
 
     def _drain(self) -> bool:
         """Wait until nobody else's kernels run, killing candidates where they don't end."""
-        if self._probe is None or self._quiet_within(self._probe):
+        if self.company.gone_within(PATIENCE_S):
             return True
         self._host.evict()
-        return self._quiet_within(self._probe)
-
-    def _quiet_within(self, probe: Callable[[], float]) -> bool:
-        end = self._clock() + PATIENCE_S
-        while self._clock() < end:
-            if self._is_quiet(probe):
-                return True
-        return False
-
-    def _is_quiet(self, probe: Callable[[], float]) -> bool:
-        end = self._clock() + RUN_S
-        slow = 0
-        while self._clock() < end and slow <= MAX_SLOW:
-            slow += probe() > SLICE_MS
-        return slow <= MAX_SLOW
+        return self.company.gone_within(PATIENCE_S)
 
 
 def probe_on(device: torch.device) -> Callable[[], float] | None:

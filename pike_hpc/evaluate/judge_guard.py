@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 
 import torch
 
 from pike_hpc.evaluate.nvml import Gpu, NvmlError
-from pike_hpc.evaluate.nvml_guard import Guard, History, Read, unread
+from pike_hpc.evaluate.nvml_guard import Anchor, Guard, History, Read, unread
 from pike_hpc.evaluate.statistics import Estimate
 from pike_hpc.records import Clocks
 
@@ -27,18 +28,45 @@ class TaskWatch:
         """Watch one timing, from now on."""
         return Guard(self._read, self._history)
 
+    @property
+    def anchor(self) -> Anchor | None:
+        """What is known of the reference before any candidate was there."""
+        return self._history.anchor
+
+    def learn(self, time_alone: Callable[[], tuple[float, bool]]) -> None:
+        """Have the reference timed with no candidate there, where that tells anything.
+
+        Args:
+            time_alone: its latency in milliseconds, and whether nobody else was on the device.
+        """
+        if not self._drifts or self.anchor is not None:
+            return
+        guard = self.guard()
+        guard.begin()
+        guard.before()
+        latency_ms, quiet = time_alone()
+        if guard.after(reference_last=True) and quiet:
+            seen = guard.clocks()
+            self.take(Anchor(latency_ms=latency_ms, sm_mhz=seen.sm_mhz if seen else None))
+
+    def take(self, anchor: Anchor | None) -> None:
+        """Hold the reference against what is known of it under other weights."""
+        self._history.anchor = anchor
+
     def timed(self, measure: Measure) -> tuple[Estimate, tuple[str, ...], Clocks | None]:
         """What `measure` finds under a guard, and what the GPU said meanwhile.
 
-        Measured once more where the reference was far from what is usual for it in this session;
-        tagged `noisy` where it is so again.
+        Measured once more where the reference was far from what is usual for it in this session.
+        Where it is so again the tag is `noisy`, and a reference that was slower than it can be by
+        itself counts as the slowest that can be.
         """
         for _ in range(2):
             guard = self.guard()
             found, tags = measure(guard)
             if not self._drifts or self._history.agrees(found.reference_ms):
                 return found, tags, guard.clocks()
-        return found, tuple({*tags, "noisy"}), guard.clocks()
+        believed = at_most(found, self._history.most_ms)
+        return believed, tuple({*tags, "noisy"}), guard.clocks()
 
 
 class Guards:
@@ -69,3 +97,15 @@ class Guards:
         if key not in self._tasks:
             self._tasks[key] = TaskWatch(self._read, drifts=not self.why_not)
         return self._tasks[key]
+
+
+def at_most(found: Estimate, reference_ms: float) -> Estimate:
+    """The same candidate held against a reference that takes no longer than this."""
+    part = min(1.0, reference_ms / found.reference_ms)
+    low, high = found.ci95
+    return replace(
+        found,
+        speedup=found.speedup * part,
+        ci95=(low * part, high * part),
+        reference_ms=found.reference_ms * part,
+    )

@@ -3,7 +3,8 @@
 Every call gets an input that nobody has seen, every output is kept and compared with what the
 reference's runner answered to the same input. Short calls share a window. Order within a block
 alternates. While the reference is timed the candidate is stopped: CPU time alone does not tell
-whether it works, because children that nobody waits for take theirs with them.
+whether it works, because children that nobody waits for take theirs with them. Kernels that it
+queued before it was stopped are waited for; a block with some of them in it does not count.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from statistics import median
 import torch
 
 from pike_hpc.evaluate.judge_agreement import Agreement, Tolerance
+from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
 from pike_hpc.evaluate.layout import Slot
@@ -50,6 +52,10 @@ LOOKS = 2
 """Windows of a half, secretly chosen, after which the candidate must have left its inputs alone.
 Fewer changed windows than half move no median, and of half some are met in all but 1 of 4,000
 timings."""
+
+REST_S = 0.2
+"""How long kernels that a candidate left may go on after it was stopped. An answer that has been
+taken has none."""
 
 SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
@@ -128,8 +134,10 @@ class Stopwatch:
         fresh_inputs: Callable[[int], Sequence[torch.Tensor]],
         tolerance: Tolerance,
         slots: tuple[Slot, ...],
+        company: Company,
     ) -> None:
         self._reference, self._candidate = Side(reference), Side(candidate)
+        self._company, self._accompanied = company, False
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._nulls: list[float] = []
         self._guard = Guard(unread, History())
@@ -241,7 +249,7 @@ class Stopwatch:
                     times[False] = self._reference.run(windows)[warm:]
                     # The protocol's own constant, with no model, where the reference was timed.
                     self._nulls += self._reference.run(windows[:NULL_WINDOWS], Op.NULL, keep=False)
-        counts = self._guard.after(reference_last=reverse)
+        counts = self._guard.after(reference_last=reverse, company=self._accompanied)
         self._check(windows)
         if not counts:
             return None
@@ -249,10 +257,20 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """The candidate is stopped meanwhile. Raises Busy where it ran all the same."""
+        """The candidate is stopped meanwhile, and nothing that it queued runs at the beginning.
+
+        Whether something runs at the end is noted. Raises Busy where it would not rest, NoisyLane
+        where somebody else would not.
+        """
         if not self._candidate.link.stop():
             raise Busy
+        if not self._company.gone_within(REST_S, glance=True):
+            self._candidate.link.end()
+            if self._company.gone_within(PATIENCE_S):
+                raise Busy  # with its end they ended
+            raise NoisyLane("kernels of another process went on beside the reference")
         yield
+        self._accompanied = self._company.seen()
         if not self._candidate.link.go():
             raise Busy
 

@@ -146,6 +146,7 @@ class Examiner:
             lambda count: self._truth.pack_fresh(secrets.seed("window", next(drawn)), count),
             self._marker.tolerance(self._outcome.tier),
             self._slots,
+            solitude.company,
         )
 
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:

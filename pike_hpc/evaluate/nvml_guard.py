@@ -9,6 +9,7 @@ slowly, so a change that stays becomes the usual. No torch; the only clock is th
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,12 +36,29 @@ SPREADS = 4.5
 """Multiples of the median deviation that it may lie off where the task's own latencies vary: three
 times the standard deviation of a normal one, or most honest verdicts would be timed twice."""
 
+SLACK = 1.1
+"""How much slower than alone a reference may be beside a candidate: hotter, after other work."""
+
 Read = Callable[[], Sample]
 
 
 def unread() -> Sample:
     """A look that shows nothing: no NVML, no GPU."""
     return Sample()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """A reference's latency before any candidate was there."""
+
+    latency_ms: float
+    sm_mhz: float | None
+    """The clock it had, where it is read."""
+
+    def most_ms(self, sm_mhz: float | None) -> float:
+        """What it may take at a clock of now."""
+        slower = max(1.0, self.sm_mhz / sm_mhz) if self.sm_mhz and sm_mhz else 1.0
+        return SLACK * slower * self.latency_ms + DRIFT_MS
 
 
 @dataclass(slots=True)
@@ -50,20 +68,29 @@ class History:
     sm_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=USUAL))
     """After halves of the reference."""
     latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL))
+    anchor: Anchor | None = None
 
     def agrees(self, reference_ms: float) -> bool:
         """Whether a latency of the reference is as usual.
 
         It is remembered either way: where it stays, it becomes the usual. Whoever wants to slow
-        the reference unseen must do so in most of the last USUAL verdicts.
+        the reference unseen must do so in most of the last USUAL verdicts, and no more than the
+        anchor leaves.
         """
         known = list(self.latencies_ms)
         self.latencies_ms.append(reference_ms)
+        if reference_ms > self.most_ms:
+            return False
         if len(known) < VERDICTS:
             return True
         usual = median(known)
         spread = median(abs(x - usual) for x in known)
         return abs(reference_ms - usual) <= max(DRIFT * usual, DRIFT_MS, SPREADS * spread)
+
+    @property
+    def most_ms(self) -> float:
+        """What the reference can take by itself at its clock of now, as far as that is known."""
+        return self.anchor.most_ms(usual(self.sm_mhz)) if self.anchor else math.inf
 
 
 @dataclass(slots=True)
@@ -129,17 +156,19 @@ class Guard:
         """A block begins."""
         self._before = self._read()
 
-    def after(self, *, reference_last: bool) -> bool:
+    def after(self, *, reference_last: bool, company: bool = False) -> bool:
         """A block has ended; whether it counts. Waits where too many do not.
 
         Args:
             reference_last: whose half ended it: each side has a clock of its own, since each
                 draws its own power.
+            company: whether kernels of somebody else ran at the end of the reference's half.
         """
         look = self._read()
         self._looks += [self._before, look]
         clocks = self._history.sm_mhz if reference_last else self._candidate_mhz
         found = faults(self._before, look, self._known, usual(clocks))
+        found += ("kernels beside the reference",) if company else ()
         if look.sm_mhz:
             clocks.append(look.sm_mhz)
         if not found:

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from pike_hpc.evaluate.judge_drain import ATTEMPTS, PATIENCE_S, Solitude
+from pike_hpc.evaluate.judge_drain import ATTEMPTS, PATIENCE_S, Company, Solitude
 
 pytestmark = pytest.mark.torch
 
@@ -58,7 +58,7 @@ class Lane:
 
 
 def during(gpu: SlicedGpu, lane: Lane, measure=lambda: 7):
-    return Solitude(lane, gpu.probe, gpu.clock).during((1, 2), measure)
+    return Solitude(lane, Company(gpu.probe, gpu.clock)).during((1, 2), measure)
 
 
 def test_an_idle_gpu_is_had_within_a_few_hundredths_of_a_second():
@@ -119,4 +119,33 @@ def test_the_gpu_is_given_back_when_measuring_fails():
 
 def test_a_cpu_needs_no_probe():
     lane = Lane(SlicedGpu())
-    assert Solitude(lane, None).during((1,), lambda: 7) == (7, True)
+    assert Solitude(lane, Company(None)).during((1,), lambda: 7) == (7, True)
+
+
+def test_a_glance_at_a_quiet_gpu_costs_milliseconds():
+    gpu = SlicedGpu()
+    company = Company(gpu.probe, gpu.clock)
+    assert company.gone_within(0.2, glance=True)
+    assert not company.seen()
+    assert gpu.now < 0.015
+
+
+def test_kernels_of_a_stopped_process_are_seen_at_a_glance():
+    gpu = SlicedGpu(busy_until_s=0.1)
+    company = Company(gpu.probe, gpu.clock)
+    assert company.seen()
+    assert gpu.now < 0.1
+    assert company.gone_within(0.2, glance=True)
+    assert not company.seen()
+
+
+def test_an_interrupt_at_a_glance_is_no_company():
+    gpu = SlicedGpu()
+    gpu.hiccup_at_s = 0.001
+    assert not Company(gpu.probe, gpu.clock).seen()
+
+
+def test_a_cpu_has_no_company():
+    company = Company(None)
+    assert company.gone_within(0.0)
+    assert not company.seen()

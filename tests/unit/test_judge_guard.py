@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.evaluate.judge_guard import Guards  # noqa: E402
-from pike_hpc.evaluate.nvml_guard import VERDICTS  # noqa: E402
+from pike_hpc.evaluate.judge_guard import Guards, at_most  # noqa: E402
+from pike_hpc.evaluate.nvml_guard import SLACK, VERDICTS, Anchor  # noqa: E402
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402
 from pike_hpc.evaluate.statistics import Estimate  # noqa: E402
 
@@ -72,3 +72,71 @@ def test_a_cpu_is_neither_read_nor_does_it_drift():
     for ms in [*[10.0] * VERDICTS, 20.0]:
         found, tags, clocks = guards.task("a").timed(Timer(ms))
         assert (found.reference_ms, tags, clocks) == (ms, ("early_stop",), None)
+
+
+def watch_of(mhz=1755):
+    """A watch of a task whose reference took 10 ms with no candidate there, and its sensors."""
+    sensors = Sensors(sm_mhz=mhz)
+    watch = Guards(SimulatedNvml(sensors).gpu().sample).task("a")
+    watch.learn(lambda: (10.0, True))
+    return watch, sensors
+
+
+def test_a_reference_slower_than_alone_is_timed_again_and_then_counts_as_it_can_be():
+    watch, _ = watch_of()
+    timer = Timer(15.0, 15.0)
+    found, tags, _ = watch.timed(timer)
+    assert timer.left == []
+    assert set(tags) == {"early_stop", "noisy"}
+    assert found.reference_ms == pytest.approx(SLACK * 10.0, abs=0.01)
+    assert found.speedup == pytest.approx(2.0 * SLACK * 10.0 / 15.0, abs=0.01)
+    assert found.ci95[1] / found.speedup == pytest.approx(2.1 / 2.0)
+
+
+def test_a_slowed_reference_never_becomes_the_usual():
+    watch, _ = watch_of()
+    for _ in range(20):
+        found, tags, _ = watch.timed(Timer(15.0, 15.0))
+        assert "noisy" in tags
+        assert found.reference_ms < 12.0
+
+
+@pytest.mark.parametrize("reference_ms", [8.0, 10.0, 10.9])
+def test_a_reference_about_as_slow_as_alone_is_believed(reference_ms):
+    watch, _ = watch_of()
+    found, tags, _ = watch.timed(Timer(reference_ms))
+    assert (found.reference_ms, tags) == (reference_ms, ("early_stop",))
+
+
+def test_a_lower_clock_explains_a_slower_reference():
+    watch, sensors = watch_of(mhz=1800)
+    sensors.sm_mhz = 1650  # not so low that its blocks would not count
+    for _ in range(3):
+        watch.timed(Timer(10.0))
+    assert watch.timed(Timer(11.9))[1] == ("early_stop",)
+    sensors.sm_mhz = 1800
+    assert "noisy" in watch_of(mhz=1800)[0].timed(Timer(11.9, 11.9))[1]
+
+
+def test_it_is_learned_once_and_only_where_nobody_else_was_there():
+    watch = Guards(SimulatedNvml().gpu().sample).task("a")
+    watch.learn(lambda: (99.0, False))
+    assert watch.anchor is None
+    watch.learn(lambda: (10.0, True))
+    watch.learn(lambda: pytest.fail("asked again"))
+    assert watch.anchor.latency_ms == 10.0
+
+
+def test_nothing_is_learned_where_latencies_are_not_steady():
+    Guards(why_not="no sensors").task("a").learn(lambda: pytest.fail("timed for nothing"))
+
+
+def test_other_weights_have_the_same_anchor():
+    watch = Guards(SimulatedNvml().gpu().sample).task("by seed")
+    watch.take(Anchor(latency_ms=10.0, sm_mhz=None))
+    assert "noisy" in watch.timed(Timer(15.0, 15.0))[1]
+
+
+def test_a_faster_reference_than_believed_stays():
+    found = Estimate(speedup=2.0, ci95=(1.9, 2.1), candidate_ms=5.0, reference_ms=10.0, windows=9)
+    assert at_most(found, 12.0) == found
