@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pike_hpc import slurm
 from pike_hpc.agent import AgentOptions, Controller, Models, active_seconds, run_agent
 from pike_hpc.cli.lanes import lanes_each, open_judges
 from pike_hpc.cli.models import make_models
@@ -200,8 +201,11 @@ def worker(options: argparse.Namespace) -> int:
     me = f"worker-{writer_id()}"
     _leave_terminal(run.dir / "logs" / f"{me}.log")
     workflow = run.resolved.workflow
+    job, restarts = slurm.own_job(env.environ())
     settings = WorkerOptions(
         worker_id=me,
+        job=job,
+        job_restarts=restarts,
         max_idle_s=workflow.workers.max_idle_s,
         walltime_end=walltime_end(run.resolved.site.worker_job.walltime_minutes),
     )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pike_hpc import slurm
 from pike_hpc.config import Resolved, from_run_yaml, to_run_yaml
 from pike_hpc.journal import Stamped, read_task, task_slug
 from pike_hpc.launch import ranges
@@ -65,7 +66,8 @@ class Run:
     @property
     def mailbox(self) -> FileMailbox:
         """Its mailbox, made where missing."""
-        return FileMailbox(self.dir / "mailbox")
+        asked = slurm.still_run if self.resolved.site.scheduler == "slurm" else None
+        return FileMailbox(self.dir / "mailbox", jobs=asked)
 
     def events(self, task: Task) -> tuple[Stamped, ...]:
         """The journal of one task; empty before its first controller."""

@@ -28,7 +28,7 @@ from pike_hpc.mailbox.layout import (
 from pike_hpc.mailbox.line import Line
 from pike_hpc.mailbox.liveness import alive_here
 from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
-from pike_hpc.mailbox.protocol import Liveness
+from pike_hpc.mailbox.protocol import JobsRun, Liveness
 from pike_hpc.mailbox.store import Store
 from pike_hpc.records import CodecError, EvalRequest, EvalResult, TryAgainLater
 
@@ -43,7 +43,8 @@ class FileMailbox:
 
     `clock` (monotonic seconds) measures stillness, `wall_ns` only orders messages. `commit` and
     `lock` name what a mailbox made here shall use, instead of what a probe finds; `shared` says
-    whether other machines see the folder too, instead of what this one's mounts tell.
+    whether other machines see the folder too, instead of what this one's mounts tell. `jobs` asks
+    Slurm about workers that give no sign of life.
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class FileMailbox:
         commit: str | None = None,
         lock: str | None = None,
         shared: bool | None = None,
+        jobs: JobsRun | None = None,
     ) -> None:
         self.root = root
         self._files, self._clock = files or Files(), clock
         self._store = Store(root, files=self._files, wall_ns=wall_ns, commit=commit, lock=lock)
-        self._janitor = Janitor(self._store, clock, max_attempts)
+        self._janitor = Janitor(self._store, clock, max_attempts, jobs)
         self.shared = is_shared(root) if shared is None else shared
         self._line = Line(
             self._store.new_names,
@@ -250,19 +252,19 @@ class FileMailbox:
 
     def beat(self, beat: WorkerBeat) -> None:
         """Replace this worker's sign of life."""
-        self._store.write_beat(beat)
+        self._store.beats.write(self._store.holder(beat.worker_id), beat)
 
     def workers(self) -> tuple[SeenWorker, ...]:
         """Every worker that beats and has not retired, by id, with the age of its beat."""
         seen = []
-        for holder, beat in self._store.beats().items():
+        for holder, beat in self._store.beats.all().items():
             with suppress(Gone):
-                seen.append(SeenWorker(beat, self._store.beat_age_s(holder)))
+                seen.append(SeenWorker(beat, self._store.beats.age_s(holder)))
         return tuple(sorted(seen, key=lambda s: (s.beat.worker_id, s.age_s)))
 
     def retire(self, worker_id: str) -> None:
         """Take this worker's sign of life away."""
-        self._store.remove_beat(self._store.holder(worker_id))
+        self._store.beats.remove(self._store.holder(worker_id))
 
     def requeue_lost(self, *, stale_s: float, is_alive: Liveness = alive_here) -> int:
         """Return the claims of dead workers to the queue; how many were moved."""

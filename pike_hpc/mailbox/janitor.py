@@ -7,14 +7,14 @@ outlives it the others go on once it stood still for as long as a dead worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 
 from pike_hpc.mailbox.commit import remove_any
 from pike_hpc.mailbox.files import Gone
 from pike_hpc.mailbox.layout import Hold
+from pike_hpc.mailbox.leases import Leases
 from pike_hpc.mailbox.lost import Stillness, lost_result
-from pike_hpc.mailbox.message import WorkerBeat
-from pike_hpc.mailbox.protocol import Liveness
+from pike_hpc.mailbox.protocol import JobsRun, Liveness
 from pike_hpc.mailbox.store import Store
 from pike_hpc.records import CodecError
 
@@ -25,10 +25,13 @@ _TMP_KEEP_S = 3600.0
 class Janitor:
     """Watches one mailbox with a memory of what stood still since when."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], max_attempts: int) -> None:
+    def __init__(
+        self, store: Store, clock: Callable[[], float], max_attempts: int, jobs: JobsRun | None
+    ) -> None:
         self._store = store
         self._max_attempts = max_attempts
         self._stillness = Stillness(clock)
+        self._leases = Leases(clock, jobs, store.beats)
 
     def requeue_lost(self, *, stale_s: float, is_alive: Liveness) -> int:
         """As in the Mailbox protocol."""
@@ -39,9 +42,9 @@ class Janitor:
             return self._sweep(stale_s, is_alive)
 
     def _sweep(self, stale_s: float, is_alive: Liveness) -> int:
-        beats = self._store.beats()
-        lost = {h for h, b in beats.items() if self._is_lost(h, b, stale_s, is_alive)}
-        moved, seen = 0, {"lock", *(f"worker {h}" for h in beats)}
+        beats = self._store.beats.all()
+        lost = self._leases.lost(beats, stale_s=stale_s, is_alive=is_alive)
+        moved, seen = 0, {"lock"}
         for name in self._store.cur_names():
             hold = Hold.parse(name)
             if hold is None:
@@ -52,17 +55,13 @@ class Janitor:
             if self._is_orphan(hold, beats, lost, stale_s):
                 moved += self._recover(hold)
         for holder in lost:
-            self._store.remove_beat(holder)
+            self._store.beats.remove(holder)
         seen |= self._clean_tmp()
         self._stillness.keep_only(seen)
         return moved
 
-    def _is_lost(self, holder: str, beat: WorkerBeat, stale_s: float, is_alive: Liveness) -> bool:
-        still_s = self._stillness.still_s(f"worker {holder}", beat.counter)
-        return is_alive(beat) is False or still_s >= stale_s
-
     def _is_orphan(
-        self, hold: Hold, beats: Mapping[str, WorkerBeat], lost: set[str], stale_s: float
+        self, hold: Hold, beats: Collection[str], lost: Collection[str], stale_s: float
     ) -> bool:
         # Looked at even where the holder beats, so that the time counts from the first sight.
         still_s = self._stillness.still_s(f"claim {hold.name}", 0)

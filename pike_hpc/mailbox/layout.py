@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 FORMAT_FILE = "FORMAT"
 CLOSED_FILE = "closed"
+JOBS_FILE = "jobs.json"
 FOLDERS = ("tmp", "new", "cur", "done", "known", "dead", "workers", "locks")
 
 _TICKET = re.compile(r"(\d{20})\.([A-Za-z0-9_-]{1,80})\.([0-9a-f]{32})\.a(\d{1,4})")

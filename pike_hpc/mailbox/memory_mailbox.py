@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from pike_hpc.mailbox.leases import Heard, Leases
 from pike_hpc.mailbox.lost import Stillness, lost_result
 from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
-from pike_hpc.mailbox.protocol import Liveness
+from pike_hpc.mailbox.protocol import JobsRun, Liveness
 from pike_hpc.records import EvalRequest, EvalResult
 
 
@@ -31,15 +32,33 @@ class _Entry:
     result: EvalResult | None = None
 
 
+class _Board:
+    """What was heard of workers' jobs."""
+
+    def __init__(self) -> None:
+        self._heard: Heard | None = None
+
+    def heard(self) -> Heard | None:
+        return self._heard
+
+    def note(self, heard: Heard) -> None:
+        self._heard = heard
+
+
 class MemoryMailbox:
-    """A mailbox of one process. `clock` is monotonic seconds."""
+    """A mailbox of one process. `clock` is monotonic seconds, `jobs` asks about workers' jobs."""
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, max_attempts: int = MAX_ATTEMPTS
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        max_attempts: int = MAX_ATTEMPTS,
+        jobs: JobsRun | None = None,
     ) -> None:
         self._clock = clock
         self._max_attempts = max_attempts
         self._stillness = Stillness(clock)
+        self._leases = Leases(clock, jobs, _Board())
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._entries: dict[str, _Entry] = {}
@@ -162,16 +181,13 @@ class MemoryMailbox:
     def requeue_lost(self, *, stale_s: float, is_alive: Liveness) -> int:
         """Return the claims of dead workers to the queue; how many were moved."""
         with self._lock:
-            lost = set()
-            for worker_id, (beat, _) in self._beats.items():
-                still_s = self._stillness.still_s(worker_id, beat.counter)
-                if is_alive(beat) is False or still_s >= stale_s:
-                    lost.add(worker_id)
+            beats = {worker_id: beat for worker_id, (beat, _) in self._beats.items()}
+            lost = self._leases.lost(beats, stale_s=stale_s, is_alive=is_alive)
             held = [e for e in self._entries.values() if e.worker_id is not None]
             moved = sum(self._recover(e) for e in held if self._is_orphan(e, lost, stale_s))
             for worker_id in lost:
                 del self._beats[worker_id]
-            self._stillness.keep_only({*self._beats, *(e.token for e in held)})
+            self._stillness.keep_only({e.token for e in held})
             return moved
 
     def _is_orphan(self, entry: _Entry, lost: set[str], stale_s: float) -> bool:

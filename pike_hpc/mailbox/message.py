@@ -48,6 +48,10 @@ class WorkerBeat:
     """Start time of the process, from `start_token()`: a pid alone is reused."""
     counter: int
     """Grows with every beat."""
+    job: str | None = None
+    """Slurm's name of the job that it runs in, array task and step included: `12_4.0`."""
+    job_restarts: int = 0
+    """How often that job had been queued again."""
     state: str
     """idle, judging or draining."""
     request_id: str | None = None

@@ -7,7 +7,7 @@ may be made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from pike_hpc.mailbox.message import Claim, QueueCounts, SeenWorker, WorkerBeat
@@ -15,6 +15,10 @@ from pike_hpc.records import EvalRequest, EvalResult
 
 Liveness = Callable[[WorkerBeat], bool | None]
 """True: certainly alive, False: certainly dead, None: can't tell from here."""
+
+JobsRun = Callable[[Collection[str]], Mapping[str, bool | None]]
+"""Whether jobs run, by the names that beats carry: True, False, or None where nobody can tell.
+May take seconds; never raises."""
 
 
 class Mailbox(Protocol):
@@ -84,8 +88,10 @@ class Mailbox(Protocol):
     def requeue_lost(self, *, stale_s: float, is_alive: Liveness) -> int:
         """Return the claims of dead workers to the queue; how many were moved.
 
-        A worker is dead at once when `is_alive` says False, else when its counter stood still
-        for `stale_s` on the caller's own monotonic clock. Claims without a beat age likewise.
+        A worker is dead at once when `is_alive` says False. One that can't be seen from here and
+        gives no sign of life is dead when its job has ended, and not yet when its job runs. Else
+        the caller's own monotonic clock decides: its counter stood still for `stale_s`. Claims
+        without a beat age likewise.
         """
         ...
 

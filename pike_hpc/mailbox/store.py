@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pike_hpc.mailbox.batch import BATCH_MAX, member, pack
+from pike_hpc.mailbox.beats import Beats
 from pike_hpc.mailbox.commit import (
     COMMITS,
     link_new,
@@ -27,15 +28,7 @@ from pike_hpc.mailbox.files import Files, Gone
 from pike_hpc.mailbox.format import open_format
 from pike_hpc.mailbox.layout import Hold, Ticket, request_name, result_name, slug
 from pike_hpc.mailbox.locks import held
-from pike_hpc.mailbox.message import WorkerBeat
-from pike_hpc.records import (
-    CodecError,
-    EvalRequest,
-    EvalResult,
-    TryAgainLater,
-    from_json,
-    to_json,
-)
+from pike_hpc.records import CodecError, EvalRequest, EvalResult, TryAgainLater
 
 R = TypeVar("R")
 
@@ -66,6 +59,7 @@ class Store:
         self._numbers = itertools.count()
         self._ordering = threading.Lock()
         self._last_sequence = 0
+        self.beats = Beats(root, files, self.tmp_path)
         form = open_format(root, files, self._unique(), commit=commit, lock=lock)
         self._commit, self._lock = COMMITS[form.commit], form.lock
         self._marks = form.version >= 2
@@ -316,40 +310,6 @@ class Store:
     def _write_reason(self, target: Path, reason: str) -> None:
         tmp = self.write_tmp((reason + "\n").encode("utf-8", "replace"))
         self.files.rename(tmp, target.with_name(target.name + ".reason"))
-
-    # workers
-
-    def write_beat(self, beat: WorkerBeat) -> None:
-        """Replace a sign of life. Not forced to disk: after a power cut nobody lives."""
-        tmp = self.tmp_path()
-        data = to_json(beat).encode("utf-8", "surrogatepass")
-        self.files.write_new(tmp, data, durable=False)
-        # Gone: the answer got lost, or the next beat is five seconds away.
-        with suppress(Gone):
-            self.files.rename(tmp, self._beat_path(self.holder(beat.worker_id)))
-
-    def beats(self) -> dict[str, WorkerBeat]:
-        """Holder to its last readable beat."""
-        beats = {}
-        for name in self.files.names(self.root / "workers"):
-            with suppress(Gone, CodecError, OSError, UnicodeError):
-                data = self.files.read(self.root / "workers" / name)
-                beats[name.removesuffix(".json")] = from_json(WorkerBeat, data)
-        return beats
-
-    def beat_age_s(self, holder: str) -> float:
-        """Seconds since a worker's last beat by the file server's clock. Raises Gone."""
-        probe = self._tmp / f"now-{self._session}"
-        now_s = self.files.server_now_s(probe)
-        return max(0.0, now_s - self.files.modified_s(self._beat_path(holder)))
-
-    def remove_beat(self, holder: str) -> None:
-        """Take a sign of life away."""
-        with suppress(Gone):
-            self.files.unlink(self._beat_path(holder))
-
-    def _beat_path(self, holder: str) -> Path:
-        return self.root / "workers" / f"{holder}.json"
 
 
 def _unsealed(kind: type[R], read: Callable[[Path], bytes], path: Path, request_id: str) -> R:

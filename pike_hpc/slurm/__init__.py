@@ -11,6 +11,7 @@ from pike_hpc.slurm.commands import (
     used_s,
 )
 from pike_hpc.slurm.job_state import GONE, UNKNOWN, JobState, array_of, job_states
+from pike_hpc.slurm.running import own_job, still_run
 
 __all__ = [
     "DEFAULT_ARRAY_SIZE",
@@ -24,6 +25,8 @@ __all__ = [
     "find",
     "job_states",
     "max_array_size",
+    "own_job",
+    "still_run",
     "time_left_s",
     "used_s",
 ]

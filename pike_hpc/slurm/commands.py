@@ -30,7 +30,7 @@ _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*([0-9]+)\s*$", re.MULTILINE)
 _LEFT = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 """As squeue writes a time: 1-00:00:00, 2:00:00, 30:00."""
 
-_NO_SUCH_JOB = "Invalid job id specified"
+NO_SUCH_JOB = "Invalid job id specified"
 """squeue's error when asked for one job alone that it has forgotten: an answer like any other."""
 
 
@@ -43,7 +43,7 @@ def ask(jobs: Iterable[str], timeout_s: float = _TIMEOUT_S) -> dict[str, JobStat
     wanted = ("-j", ",".join(ids))
     queue = call("squeue", "-h", "-t", "all", "-o", "%i|%T|%r", *wanted, timeout_s=timeout_s)
     squeue = queue.stdout if queue.returncode == 0 else None
-    if _NO_SUCH_JOB in queue.stderr:
+    if NO_SUCH_JOB in queue.stderr:
         squeue = ""
     found = job_states(jobs, squeue, None)
     if not {GONE, UNKNOWN} & {state.word for state in found.values()}:

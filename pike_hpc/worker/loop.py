@@ -298,6 +298,8 @@ class _Worker:
             pid=os.getpid(),
             start_token=self._start_token,
             counter=self._counter,
+            job=self._options.job,
+            job_restarts=self._options.job_restarts,
             state="draining" if draining else "judging" if held else "idle",
             request_id=held.request.request_id if held else None,
             phase=describe(self._seats),

@@ -25,6 +25,9 @@ class WorkerOptions:
     poll_min_s: float = 0.01
     poll_max_s: float = 0.03
     """Of an empty mailbox on a local disk, where a look costs microseconds."""
+    job: str | None = None
+    """Slurm's name of the job that it runs in: others ask about it where no beat comes."""
+    job_restarts: int = 0
     walltime_end: float | None = None
     """Unix seconds at which the job is killed."""
     walltime_margin_s: float = 10.0

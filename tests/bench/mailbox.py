@@ -35,6 +35,7 @@ from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
 
 MODULES = (
     "mailbox/batch.py",
+    "mailbox/beats.py",
     "mailbox/commit.py",
     "mailbox/disk.py",
     "mailbox/envelope.py",
@@ -42,6 +43,7 @@ MODULES = (
     "mailbox/files.py",
     "mailbox/janitor.py",
     "mailbox/layout.py",
+    "mailbox/leases.py",
     "mailbox/line.py",
     "mailbox/store.py",
     "worker/options.py",

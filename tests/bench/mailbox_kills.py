@@ -33,11 +33,13 @@ from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 
 MODULES = (
     "mailbox/batch.py",
+    "mailbox/beats.py",
     "mailbox/commit.py",
     "mailbox/file_mailbox.py",
     "mailbox/files.py",
     "mailbox/janitor.py",
     "mailbox/layout.py",
+    "mailbox/leases.py",
     "mailbox/line.py",
     "mailbox/store.py",
 )

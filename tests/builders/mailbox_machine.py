@@ -52,16 +52,19 @@ class Worker:
         self.token = f"process {number}"
         self.claims: list[Claim] = []
         self.judging: set[str] = set()
+        self.counter = 0
         self.beat()
 
     def beat(self) -> None:
+        self.counter += 1
         self.mailbox.beat(
             WorkerBeat(
                 worker_id=self.name,
                 host="h",
                 pid=1,
                 start_token=self.token,
-                counter=1,
+                counter=self.counter,
+                job=self.token,
                 state="idle",
                 device_kind="cpu",
                 started_at=0.0,
@@ -79,7 +82,14 @@ class MailboxMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="mailbox-machine-"))
         self.root = self.folder / "box"
         self.disk = self.new_files()
-        self.agent = FileMailbox(self.root, files=self.disk, commit=self.commit)
+        self.now_s = 0.0
+        self.agent = FileMailbox(
+            self.root,
+            files=self.disk,
+            commit=self.commit,
+            clock=lambda: self.now_s,
+            jobs=lambda jobs: {job: job not in self.dead for job in jobs},
+        )
         self.troubled = False
         """Whether the last operation met a disk that failed: what it said may be less exact."""
         self.processes = 0
@@ -182,6 +192,19 @@ class MailboxMachine(RuleBasedStateMachine):
                 stale_s=1e9, is_alive=lambda b: b.start_token not in self.dead
             ),
         )
+        self.meet_dead_letters()
+
+    @rule()
+    def recover_by_their_jobs(self) -> None:
+        """From another host: those that beat are no suspects, and of the others Slurm knows."""
+        for waited_s in (0.0, 5e8):
+            self.now_s += waited_s
+            for worker in self.workers:
+                worker.beat()
+            self.attempt(
+                self.disk, lambda: self.agent.requeue_lost(stale_s=1e9, is_alive=lambda b: None)
+            )
+        assert {seen.beat.start_token for seen in self.agent.workers()}.isdisjoint(self.dead)
         self.meet_dead_letters()
 
     @rule(w=st.integers(0, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -31,16 +31,33 @@ def clock() -> Clock:
     return Clock()
 
 
+class Slurm:
+    """What it says of jobs, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, bool | None] = {}
+        self.asked: list[set[str]] = []
+
+    def __call__(self, jobs: Collection[str]) -> dict[str, bool | None]:
+        self.asked.append(set(jobs))
+        return {job: self.runs.get(job) for job in jobs}
+
+
+@pytest.fixture
+def slurm() -> Slurm:
+    return Slurm()
+
+
 @pytest.fixture(params=KINDS)
-def open_mailbox(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock):
+def open_mailbox(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, slurm: Slurm):
     """Opens the mailbox; again and again it is the same one, as other processes would see it."""
     if request.param == "memory":
-        only = MemoryMailbox(clock=clock)
+        only = MemoryMailbox(clock=clock, jobs=slurm)
         return lambda: only
     root = tmp_path / 'a folder\'s "name"\nof two lines'
     lock = "claims" if request.param == "claims-lock" else "flock"
     commit = "link" if request.param == "claims-lock" else request.param
-    return lambda: FileMailbox(root, clock=clock, commit=commit, lock=lock)
+    return lambda: FileMailbox(root, clock=clock, commit=commit, lock=lock, jobs=slurm)
 
 
 @pytest.fixture
@@ -59,13 +76,15 @@ def result(of: EvalRequest, message: str = "") -> EvalResult:
     return EvalResult(key=of.key, status=EvalStatus.TIMEOUT, message=message)
 
 
-def beat(worker_id: str, counter: int = 1) -> WorkerBeat:
+def beat(worker_id: str, counter: int = 1, job: str | None = None, restarts: int = 0) -> WorkerBeat:
     return WorkerBeat(
         worker_id=worker_id,
         host="h",
         pid=1,
         start_token=worker_id,
         counter=counter,
+        job=job,
+        job_restarts=restarts,
         state="idle",
         device_kind="cpu",
         started_at=0.0,
@@ -299,6 +318,87 @@ def test_a_counter_that_stands_still_on_our_clock_is_a_lost_worker(open_mailbox,
     assert agent.requeue_lost(stale_s=60, is_alive=lambda b: True) == 0
     clock.now_s += 2
     assert agent.requeue_lost(stale_s=60, is_alive=lambda b: True) == 1
+
+
+def sweep(agent: Mailbox) -> int:
+    """As an observer on another host does it."""
+    return agent.requeue_lost(stale_s=60, is_alive=lambda b: None)
+
+
+def test_a_silent_worker_whose_job_has_ended_is_lost_long_before_its_time(
+    open_mailbox, clock, slurm
+):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    worker.beat(beat("w", job="7_1.0"))
+    worker.judging(take(worker))
+    slurm.runs = {"7_1.0": False}
+    assert sweep(agent) == 0
+    clock.now_s += 14
+    assert sweep(agent) == 0
+    assert slurm.asked == [], "nobody is suspect yet"
+    clock.now_s += 2
+    assert sweep(agent) == 1
+    assert agent.workers() == ()
+    assert take(agent).attempt == 2
+
+
+def test_a_silent_worker_whose_job_runs_is_lost_after_ten_times_the_patience(
+    open_mailbox, clock, slurm
+):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    worker.beat(beat("w", job="7"))
+    take(worker)
+    slurm.runs = {"7": True}
+    assert sweep(agent) == 0
+    for _ in range(59):
+        clock.now_s += 10
+        assert sweep(agent) == 0
+    assert 590 / 15 / 2 < len(slurm.asked) <= 590 / 15
+    clock.now_s += 10
+    assert sweep(agent) == 1
+
+
+@pytest.mark.parametrize("says", [None, "no job"])
+def test_where_slurm_is_silent_clocks_decide(open_mailbox, clock, slurm, says):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    worker.beat(beat("w", job="7" if says is None else None))
+    take(worker)
+    for _ in range(6):
+        assert sweep(agent) == 0
+        clock.now_s += 10
+    assert sweep(agent) == 1
+    assert slurm.asked == ([{"7"}] if says is None else []), "a silent one is asked once"
+
+
+def test_slurm_is_asked_about_suspects_only_and_by_one_for_all(open_mailbox, clock, slurm):
+    agents, worker = [open_mailbox() for _ in range(3)], open_mailbox()
+    worker.beat(beat("beats", 1, job="1"))
+    worker.beat(beat("silent", 1, job="2"))
+    worker.beat(beat("seen", 1, job="3"))
+    slurm.runs = {"1": True, "2": True, "3": True}
+    for counter in range(2, 20):
+        for agent in agents:
+            agent.requeue_lost(
+                stale_s=60, is_alive=lambda b: True if b.worker_id == "seen" else None
+            )
+        clock.now_s += 3
+        worker.beat(beat("beats", counter, job="1"))
+    assert slurm.asked == [{"2"}] * 3
+
+
+def test_a_worker_whose_job_was_queued_again_and_runs_anew_is_lost_at_once(open_mailbox):
+    agent, worker = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    worker.beat(beat("first", job="7_1.0"))
+    take(worker, "first")
+    worker.beat(beat("other", job="7_2.0", restarts=1))
+    assert sweep(agent) == 0
+    worker.beat(beat("second", job="7_1.0", restarts=1))
+    assert sweep(agent) == 1
+    assert [seen.beat.worker_id for seen in agent.workers()] == ["other", "second"]
 
 
 def test_a_claim_of_a_worker_that_never_beat_goes_stale(open_mailbox, clock):

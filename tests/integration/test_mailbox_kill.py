@@ -53,7 +53,14 @@ def came_to(root: Path, event: str) -> bool:
 
 def whole_life(root: Path, steps: int, commit: str) -> None:
     """Everything a mailbox does, in one process; request 0 ends journalled and discarded."""
-    mailbox = FileMailbox(root, files=MortalFiles(die, steps), commit=commit)
+    now_s = [0.0]
+    mailbox = FileMailbox(
+        root,
+        files=MortalFiles(die, steps),
+        commit=commit,
+        clock=lambda: now_s[0],
+        jobs=lambda jobs: dict.fromkeys(jobs, True),
+    )
     mailbox.put(REQUESTS[0])
     mailbox.put_many(REQUESTS)
     mark(root, "put")
@@ -64,6 +71,7 @@ def whole_life(root: Path, steps: int, commit: str) -> None:
             pid=os.getpid(),
             start_token=start_token(),
             counter=1,
+            job="1.0",
             state="idle",
             device_kind="cpu",
             started_at=0.0,
@@ -79,7 +87,10 @@ def whole_life(root: Path, steps: int, commit: str) -> None:
     assert set(mailbox.results(IDS)) == set(IDS)
     mark(root, "discarding")
     mailbox.discard(IDS[:1])
-    mailbox.requeue_lost(stale_s=60, is_alive=lambda beat: True)
+    for _ in range(2):
+        # As seen from another host: the second time it is suspect, and Slurm is asked.
+        mailbox.requeue_lost(stale_s=60, is_alive=lambda beat: None)
+        now_s[0] += 20
     mailbox.close()
 
 
