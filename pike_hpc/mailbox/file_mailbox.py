@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from pike_hpc.mailbox.arrivals import watched
 from pike_hpc.mailbox.disk import is_shared
 from pike_hpc.mailbox.files import Files, Gone
 from pike_hpc.mailbox.janitor import Janitor
@@ -28,7 +29,7 @@ from pike_hpc.mailbox.layout import (
 from pike_hpc.mailbox.line import Line
 from pike_hpc.mailbox.liveness import alive_here
 from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
-from pike_hpc.mailbox.protocol import JobsRun, Liveness
+from pike_hpc.mailbox.protocol import JobsRun, Liveness, Watch
 from pike_hpc.mailbox.store import Store
 from pike_hpc.records import CodecError, EvalRequest, EvalResult, TryAgainLater
 
@@ -269,6 +270,10 @@ class FileMailbox:
     def requeue_lost(self, *, stale_s: float, is_alive: Liveness = alive_here) -> int:
         """Return the claims of dead workers to the queue; how many were moved."""
         return self._janitor.requeue_lost(stale_s=stale_s, is_alive=is_alive)
+
+    def watch(self, ring: Callable[[], None]) -> Watch | None:
+        """By inotify, which sees nothing of what other machines do on a shared file system."""
+        return None if self.shared else watched([self.root / "new"], ring)
 
     def waiting(self) -> int:
         """Requests that nobody has claimed, of any kind of device: one listing at most."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pike_hpc.mailbox.leases import Heard, Leases
 from pike_hpc.mailbox.lost import Stillness, lost_result
 from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
-from pike_hpc.mailbox.protocol import JobsRun, Liveness
+from pike_hpc.mailbox.protocol import JobsRun, Liveness, Watch
 from pike_hpc.records import EvalRequest, EvalResult
 
 
@@ -204,6 +204,10 @@ class MemoryMailbox:
             entry.attempt += 1
         entry.worker_id, entry.judging = None, False
         return True
+
+    def watch(self, ring: Callable[[], None]) -> Watch | None:
+        """None: a look costs next to nothing here."""
+        return None
 
     def waiting(self) -> int:
         """Requests that nobody has claimed, of any kind of device."""

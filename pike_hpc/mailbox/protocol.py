@@ -21,6 +21,22 @@ JobsRun = Callable[[Collection[str]], Mapping[str, bool | None]]
 May take seconds; never raises."""
 
 
+class Watch(Protocol):
+    """Tells a worker that has nothing to do that something may have come."""
+
+    def arm(self) -> None:
+        """From here on something that comes rings, once. To be called before a look."""
+        ...
+
+    def came(self) -> bool:
+        """Whether it has rung since this was asked last."""
+        ...
+
+    def close(self) -> None:
+        """Rings no more."""
+        ...
+
+
 class Mailbox(Protocol):
     """Requests in, results out."""
 
@@ -92,6 +108,13 @@ class Mailbox(Protocol):
         gives no sign of life is dead when its job has ended, and not yet when its job runs. Else
         the caller's own monotonic clock decides: its counter stood still for `stale_s`. Claims
         without a beat age likewise.
+        """
+        ...
+
+    def watch(self, ring: Callable[[], None]) -> Watch | None:
+        """Ring, from another thread, when requests may have come; None where one has to look.
+
+        A help, no promise: whoever watches looks now and then all the same.
         """
         ...
 

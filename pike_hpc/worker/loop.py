@@ -14,16 +14,18 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from typing import TypeVar
 
-from pike_hpc.mailbox import Claim, Mailbox, WorkerBeat, alive_here, host_name, start_token
-from pike_hpc.records import TryAgainLater
+from pike_hpc.mailbox import Claim, Mailbox, Watch, WorkerBeat, alive_here, host_name, start_token
+from pike_hpc.records import EvalResult, TryAgainLater
 from pike_hpc.worker.backlog import Backlog, Preparer
 from pike_hpc.worker.judge import Judge, judge_error
-from pike_hpc.worker.judge_thread import Judged
 from pike_hpc.worker.options import WorkerOptions
 from pike_hpc.worker.pace import Backoff, Durations
 from pike_hpc.worker.seats import Seat, close_all, describe
 from pike_hpc.worker.stop import Stop, stop_on_signals
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +86,9 @@ class _Worker:
         self._backlog = Backlog(preparer, len(judges))
         self._ahead = preparer is not None
         self._durations = Durations(options.expected_s)
-        self._polling = Backoff(options.poll_min_s, options.poll_max_s, rng)
+        self._watch: Watch | None = mailbox.watch(stop.ring)
+        longest_s = options.watched_s if self._watch is not None else options.poll_max_s
+        self._polling = Backoff(options.poll_min_s, longest_s, rng)
         self._retrying = Backoff(0.1, 10.0, rng)
         self._host, self._start_token = host_name(), start_token()
         self._started_at = wall()
@@ -106,6 +110,8 @@ class _Worker:
             _log.info("worker %s leaves: %s", self._options.worker_id, reason)
             self._drain()
         finally:
+            if self._watch is not None:
+                self._watch.close()
             close_all(self._seats, _CLOSE_S)
             for number, seat in enumerate(self._seats, 1):
                 _log.info("lane %d: %s", number, seat.spent)
@@ -147,6 +153,9 @@ class _Worker:
         """Claim for the seats that are free, and start what is ready."""
         now = self._clock()
         free = [seat for seat in self._seats if seat.is_free(now)]
+        if self._watch is not None and self._watch.came():
+            self._polling.reset()
+            self._next_claim_at = now
         if (free or self._ahead) and now >= self._next_claim_at:
             self._claim(now, len(free))
         started = self._backlog.hand_out(free, self._busy)
@@ -158,6 +167,8 @@ class _Worker:
     def _claim(self, now: float, free: int) -> None:
         """Claim what is wanted. When nothing comes of it the next try is a pause away."""
         self._looked_at = now
+        if self._watch is not None:
+            self._watch.arm()
         try:
             waiting = self._mailbox.waiting() if self._ahead else 0
             wanted = self._backlog.wanted(free, waiting)
@@ -197,14 +208,16 @@ class _Worker:
         return max(0.0, min(until) - now)
 
     def _collect(self) -> None:
-        """Commit what has been judged."""
-        for seat in self._busy:
-            judged = seat.take()
-            if judged is not None and seat.claim is not None:
-                self._durations.add(self._clock() - seat.began_at)
-                self._deliver(seat.claim, judged)
-                seat.settle(judged, self._clock())
-                self._next_claim_at = self._busy_at = self._clock()
+        """Commit what has been judged, all of it at once."""
+        ended = [(seat, judged) for seat in self._busy if (judged := seat.take()) is not None]
+        if not ended:
+            return
+        for seat, _ in ended:
+            self._durations.add(self._clock() - seat.began_at)
+        self._deliver([(seat.claim, judged.result) for seat, judged in ended if seat.claim])
+        for seat, judged in ended:
+            seat.settle(judged, self._clock())
+        self._next_claim_at = self._busy_at = self._clock()
 
     def _drain(self) -> None:
         """Let what is in hand end in its time, and give back what does not."""
@@ -247,19 +260,25 @@ class _Worker:
             _log.warning("%s", error)
             self._exit_code = TryAgainLater.exit_code
 
-    def _deliver(self, claim: Claim, judged: Judged) -> None:
-        result = judged.result
+    def _deliver(self, judged: Sequence[tuple[Claim, EvalResult]]) -> None:
+        """Commit results; one that can't be written does not keep the others."""
         try:
-            committed = self._persist(lambda: self._mailbox.commit(claim, result))
+            committed = self._persist(lambda: self._mailbox.commit_many(judged))
         except ValueError as error:
-            result = judge_error(claim.request, f"the verdict can't be written: {error}")
-            committed = self._persist(lambda: self._mailbox.commit(claim, result))
+            for claim, result in judged if len(judged) > 1 else ():
+                self._deliver([(claim, result)])
+            if len(judged) == 1:
+                claim = judged[0][0]
+                said = judge_error(claim.request, f"the verdict can't be written: {error}")
+                self._deliver([(claim, said)])
+            return
         if committed is None:
             return
-        self._judged += 1
-        _log.info("%s %s: %s", claim.request.request_id, result.status, result.message)
+        self._judged += len(judged)
+        for claim, result in judged:
+            _log.info("%s %s: %s", claim.request.request_id, result.status, result.message)
 
-    def _persist(self, call: Callable[[], bool]) -> bool | None:
+    def _persist(self, call: Callable[[], R]) -> R | None:
         """Repeat a call while the disk is full; None when there is no more time for that."""
         while True:
             try:

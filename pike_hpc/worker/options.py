@@ -25,6 +25,8 @@ class WorkerOptions:
     poll_min_s: float = 0.01
     poll_max_s: float = 0.03
     """Of an empty mailbox on a local disk, where a look costs microseconds."""
+    watched_s: float = 1.0
+    """The longest pause instead where the mailbox rings by itself."""
     job: str | None = None
     """Slurm's name of the job that it runs in: others ask about it where no beat comes."""
     job_restarts: int = 0

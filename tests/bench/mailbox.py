@@ -34,6 +34,7 @@ from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
 
 MODULES = (
+    "mailbox/arrivals.py",
     "mailbox/batch.py",
     "mailbox/beats.py",
     "mailbox/commit.py",
@@ -46,6 +47,7 @@ MODULES = (
     "mailbox/leases.py",
     "mailbox/line.py",
     "mailbox/store.py",
+    "worker/loop.py",
     "worker/options.py",
     "worker/pace.py",
 )

@@ -87,6 +87,25 @@ def test_all_work_is_done_then_the_worker_leaves_when_idle():
     assert mailbox.workers() == ()
 
 
+def test_an_idle_worker_is_woken_by_what_comes(tmp_path):
+    """It would look again in an hour."""
+    mailbox, stop = FileMailbox(tmp_path, shared=False), Stop()
+    patient = options(max_idle_s=None, poll_min_s=3600.0, watched_s=3600.0)
+    judge = SimulatedJudge("cpu")
+    worker = threading.Thread(
+        target=run_worker, args=(mailbox, [judge], patient), kwargs={"stop": stop}
+    )
+    worker.start()
+    other = FileMailbox(tmp_path)
+    for number in range(20):
+        until(lambda: [seen.beat.state for seen in other.workers()] == ["idle"])
+        other.put_many([request(2 * number), request(2 * number + 1)])
+        until(lambda number=number: other.counts().done == 2 * number + 2)
+    stop.request("enough")
+    worker.join(60)
+    assert not worker.is_alive()
+
+
 class LateMailbox(MemoryMailbox):
     """The first look finds nothing; something comes right after it."""
 
@@ -158,6 +177,25 @@ def test_a_verdict_that_can_not_be_written_becomes_a_judge_error(tmp_path):
     (result,) = mailbox.results([request(1).request_id]).values()
     assert result.status is EvalStatus.JUDGE_ERROR
     assert "can't be written" in result.message
+
+
+def test_one_verdict_that_can_not_be_written_keeps_no_other_from_its_commit(tmp_path):
+    mailbox, together = FileMailbox(tmp_path), threading.Barrier(2)
+    sent = [request(0), request(1)]
+    mailbox.put_many(sent)
+
+    def judge(one: EvalRequest) -> EvalResult:
+        together.wait(60)
+        lane_s = float("nan") if one == sent[0] else 1.0
+        return EvalResult(key=one.key, status=EvalStatus.TIMEOUT, lane_s=lane_s)
+
+    judges = [ScriptedJudge(judge) for _ in sent]
+    assert run_worker(mailbox, judges, options(), stop=Stop()) == 0
+    found = mailbox.results([one.request_id for one in sent])
+    assert [found[one.request_id].status for one in sent] == [
+        EvalStatus.JUDGE_ERROR,
+        EvalStatus.TIMEOUT,
+    ]
 
 
 class FullDisk(Files):

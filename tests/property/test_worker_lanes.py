@@ -80,7 +80,7 @@ class NotedMailbox(MemoryMailbox):
         self.in_hand: list[str] = []
         self.committed: Counter[str] = Counter()
         self.released: list[str] = []
-        self.most_claimed = 0
+        self.most_claimed = self.most_committed = 0
         self.while_claiming: Callable[[], None] = lambda: None
 
     def claim(self, worker_id, device_kinds, limit=1):
@@ -93,11 +93,13 @@ class NotedMailbox(MemoryMailbox):
         self.in_hand.append(claim.request.request_id)
         return super().judging(claim)
 
-    def commit(self, claim: Claim, result: EvalResult) -> bool:
-        won = super().commit(claim, result)
-        self.committed[claim.request.request_id] += won
-        self.in_hand.remove(claim.request.request_id)
-        return won
+    def commit_many(self, judged):
+        told = super().commit_many(judged)
+        for (claim, _), won in zip(judged, told, strict=True):
+            self.committed[claim.request.request_id] += won
+            self.in_hand.remove(claim.request.request_id)
+        self.most_committed = max(self.most_committed, len(judged))
+        return told
 
     def release(self, claim: Claim) -> None:
         super().release(claim)
@@ -142,6 +144,9 @@ class Script(Stop):
             self._mailbox.while_claiming = lambda: self.request("SIGTERM")
         elif kind == "nap":
             self.now += number
+        elif kind == "pass all":
+            for each in waiting:
+                self._finish(each, "pass")
         elif waiting:
             self._finish(waiting[number % len(waiting)], kind)
 
@@ -160,6 +165,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("pass"), st.integers(0, 7)),
         st.tuples(st.just("break"), st.integers(0, 7)),
+        st.tuples(st.just("pass all"), st.just(0)),
         st.tuples(st.just("put"), st.integers(1, 5)),
         st.tuples(st.just("nap"), st.integers(1, 20)),
     ),
@@ -196,3 +202,14 @@ def test_every_request_is_committed_once_or_queued_again(lanes, waiting, before,
     assert set(script.in_time) <= set(mailbox.committed)
     if script.reason is None:
         assert set(mailbox.committed) == set(script.put)
+
+
+def test_lanes_that_end_together_are_committed_together():
+    mailbox, gates = NotedMailbox(), Gates()
+    script = Script(mailbox, gates, [("pass all", 0)])
+    script.put_more(3)
+    options = WorkerOptions(worker_id="w", max_idle_s=600.0, drain_s=DRAIN_S, expected_s=0.0)
+    judges = [GatedJudge(gates) for _ in range(3)]
+    assert run_worker(mailbox, judges, options, stop=script, clock=lambda: script.now) == 0
+    assert set(mailbox.committed) == set(script.put)
+    assert mailbox.most_committed == 3
