@@ -33,10 +33,11 @@ class Arrivals:
         self._folders, self._ring = [os.fsencode(folder) for folder in folders], ring
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._armed = self._arrived = False
-        self._closing, self._closer = self._files = os.pipe()
+        self._closing, self._closer = os.pipe()
+        self._files = [self._closing, self._closer]
         try:
             self._fd = self._call("inotify_init1", os.O_CLOEXEC | os.O_NONBLOCK)
-            self._files += (self._fd,)
+            self._files.append(self._fd)
             self._watch()
         except BaseException:
             self._close_files()
