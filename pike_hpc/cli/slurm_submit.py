@@ -32,10 +32,24 @@ from pike_hpc.records import PikeError, Task, TryAgainLater, UsageError
 from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, max_array_size
 
 
-def submit_to_slurm(run: Run, plan: processes.Plan, tape: Tape) -> int:
-    """Start what the run lacks; nothing that lives, or may live, is started again."""
+def ask_first(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> None:
+    """For a run that is not there yet: say the ceiling, then raise what Slurm refuses.
+
+    No folder is made: it would keep the site with the mistake.
+    """
+    plan = plan_on_paper(resolved, folder, tasks)
+    print(ceiling(resolved, len(plan[1])), file=sys.stderr)
+    preflight(resolved, folder, at_slurm(resolved, plan))
+
+
+def submit_to_slurm(run: Run, plan: processes.Plan, tape: Tape, *, is_new: bool) -> int:
+    """Start what the run lacks; nothing that lives, or may live, is started again.
+
+    Of one that `is_new` the ceiling was told before it was made.
+    """
     site = run.resolved.site
-    print(ceiling(run.resolved, len(plan[1])), file=sys.stderr)
+    if not is_new:
+        print(ceiling(run.resolved, len(plan[1])), file=sys.stderr)
     with processes.only_starter(run.dir) as mine:
         if not mine:
             raise TryAgainLater(

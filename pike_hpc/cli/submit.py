@@ -17,17 +17,11 @@ from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import simulate
-from pike_hpc.cli.slurm_submit import (
-    at_slurm,
-    check_key_files,
-    plan_on_paper,
-    print_plan,
-    submit_to_slurm,
-)
+from pike_hpc.cli.slurm_submit import ask_first, check_key_files, print_plan, submit_to_slurm
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device, detect
-from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs, preflight
+from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs
 from pike_hpc.records import Task, UsageError
 from pike_hpc.worker import SIMULATED, CassetteJudge
 
@@ -74,16 +68,15 @@ def submit(options: argparse.Namespace) -> int:
     folder = options.run_dir or resolved.run_dir
     if options.dry_run:
         return print_plan(resolved, folder.absolute(), tasks)
-    if device is not None and not (folder / "run.yaml").exists():
+    is_new = not (folder / "run.yaml").exists()
+    if device is not None and is_new:
         require_torch()  # no folder is made for a run that could not judge
-    if resolved.site.scheduler == "slurm" and not (folder / "run.yaml").exists():
-        # Nor for jobs that Slurm refuses: the folder would keep the site with the mistake.
-        plan = plan_on_paper(resolved, folder.absolute(), tasks)
-        preflight(resolved, folder.absolute(), at_slurm(resolved, plan))
-    if tape.replay is None and not (folder / "run.yaml").exists():
+    if resolved.site.scheduler == "slurm" and is_new:
+        ask_first(resolved, folder.absolute(), tasks)
+    if tape.replay is None and is_new:
         resolved = with_digest(resolved)
     run = _open_or_create(folder, resolved, tasks)
-    return _go_on(run, device, tape)
+    return _go_on(run, device, tape, is_new=is_new)
 
 
 def resume(options: argparse.Namespace) -> int:
@@ -97,7 +90,7 @@ def resume(options: argparse.Namespace) -> int:
     local = run.resolved.site.scheduler == "local" and tape.replay is None
     if local and not run.finished():
         device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
-    return _go_on(run, device, tape)
+    return _go_on(run, device, tape, is_new=False)
 
 
 def cancel(options: argparse.Namespace) -> int:
@@ -147,7 +140,7 @@ def _open_or_create(folder: Path, resolved: Resolved, tasks: tuple[Task, ...]) -
     return run
 
 
-def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
+def _go_on(run: Run, device: Device | None, tape: Tape, *, is_new: bool) -> int:
     if device is not None:
         print(f"device: {device.why}", file=sys.stderr)
     print(f"run: {run.dir}", file=sys.stderr)
@@ -157,7 +150,7 @@ def _go_on(run: Run, device: Device | None, tape: Tape) -> int:
     if tape.replay is None:
         check_image(run.resolved)
     if run.resolved.site.scheduler == "slurm":
-        return submit_to_slurm(run, _plan(run, tape), tape)
+        return submit_to_slurm(run, _plan(run, tape), tape, is_new=is_new)
     gpus = device.gpus if device is not None else ()
     follower = Follower(run)
     run.mailbox.reopen()

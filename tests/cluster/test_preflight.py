@@ -83,6 +83,7 @@ def test_a_mistake_is_one_message_and_nothing_is_submitted(
 ):
     done = submit(*options)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith("ceiling: 2 node-hours for 2 workers, ")
     assert f"Slurm would not run the {sentence}" in done.stderr
     assert place in done.stderr
     assert command in done.stderr
