@@ -4,7 +4,7 @@ It imports no torch and no GPU is near: it asks strategies what to do, rules and
 programs, and the mailbox for verdicts. Killed at any instant, the same command goes on.
 """
 
-from pike_hpc.agent.agent import AgentOptions, run_agent
+from pike_hpc.agent.agent import AgentOptions, Outcome, run_agent
 from pike_hpc.agent.controller import Controller, TaskSetup
 from pike_hpc.agent.queries import Models, Seat
 from pike_hpc.agent.wall import active_seconds
@@ -13,6 +13,7 @@ __all__ = [
     "AgentOptions",
     "Controller",
     "Models",
+    "Outcome",
     "Seat",
     "TaskSetup",
     "active_seconds",

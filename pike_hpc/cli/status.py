@@ -18,6 +18,7 @@ from typing import Any
 from pike_hpc.agent import active_seconds
 from pike_hpc.cli.last_words import words_of
 from pike_hpc.cli.processes import agents_of
+from pike_hpc.cli.room import no_room
 from pike_hpc.cli.run import Run
 from pike_hpc.cli.slurm_jobs import Known, look
 from pike_hpc.cli.wave import read_why
@@ -75,7 +76,7 @@ def document(run: Run, jobs: Known) -> dict[str, Any]:
         "state": _state(run, views, _at_work(run, agents, jobs)),
         "jobs": _jobs(run, jobs),
         "notes": _notes(run, jobs),
-        "agents": [{"writer": a.writer, "host": a.host, "pid": a.pid} for a in set(agents)],
+        "agents": [_agent(run, holder) for holder in set(agents)],
         "workers": workers,
         "queue": encode(run.mailbox.counts()),
         "budget": _budget(run, views),
@@ -91,6 +92,7 @@ def describe(found: dict[str, Any]) -> str:
         f"{found['run']}: {found['state']}",
         *_slurm_lines(found["jobs"]),
         *(f"           {note}" for note in found["notes"]),
+        *_agent_lines(found["agents"]),
         f"  workers  {len(alive)} alive"
         + "".join(f"; {w['id'].split('-')[1]} {w['state']} {w['phase']}".rstrip() for w in alive),
         f"  queue    {queue['new']} new, {queue['claimed']} claimed, {queue['done']} done and not "
@@ -138,7 +140,9 @@ def _notes(run: Run, known: Known) -> list[str]:
             message = " ".join(without_escapes(said.message).split())
             notes.append(f"{kind} job {failed[-1]} failed: {message[:_NOTE]}")
     why = read_why(run)
-    return [*notes, f"no worker is started: {why[:_NOTE]}"] if why else notes
+    notes += [f"no worker is started: {why[:_NOTE]}"] if why else []
+    full = no_room(run.dir)
+    return [*notes, full] if full else notes
 
 
 def _slurm_lines(jobs: list[dict[str, Any]]) -> list[str]:
@@ -156,28 +160,46 @@ def _slurm_lines(jobs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _agent_lines(agents: list[dict[str, Any]]) -> list[str]:
+    """Who drives the search; nothing where nobody does."""
+    said = [
+        f"{a['host']} process {a['pid']} {a['state']}"
+        + (f" ({a['heartbeat_age_s']:.0f} s ago)" if a["heartbeat_age_s"] is not None else "")
+        for a in agents
+    ]
+    return [f"  agents   {'; '.join(said)}"] if said else []
+
+
 def _at_work(run: Run, agents: tuple[Holder, ...], jobs: Known) -> bool:
     """Whether somebody drives the search, or waits in Slurm's queue or for the next tick to do so.
 
-    A controller on another machine can't be looked at from here; where Slurm says that all
-    agents' jobs have ended, it ended with them, unless its log was touched a moment ago: it was
-    started by hand.
+    Of a controller on another machine only its sign of life tells: its log, touched every 20 s.
     """
-    alive = [state.alive for record, state in jobs if record.kind == "agent"]
-    if True in alive:
+    if any(state.alive for record, state in jobs if record.kind == "agent"):
         return True
-    if alive and None not in alive:
-        agents = tuple(
-            agent
-            for agent in agents
-            if agent.host == socket.gethostname() or _touched(run, agent.writer)
-        )
-    return bool(agents) or _ticks(run)
+    return any(_is_here(a) or _is_fresh(_sign_age_s(run, a)) for a in agents) or _ticks(run)
 
 
-def _touched(run: Run, writer: str) -> bool:
-    """Whether an agent gave a sign of life lately."""
-    return _younger(run.dir / "logs" / f"{writer}.log", _STALE_S)
+def _agent(run: Run, holder: Holder) -> dict[str, Any]:
+    """Who drives tasks. Without a fresh sign of life one on another machine is shown as lost."""
+    age_s = _sign_age_s(run, holder)
+    return {
+        "writer": holder.writer,
+        "host": holder.host,
+        "pid": holder.pid,
+        "state": "alive" if _is_here(holder) or _is_fresh(age_s) else "lost",
+        "heartbeat_age_s": None if age_s is None else round(age_s, 3),
+    }
+
+
+def _is_here(holder: Holder) -> bool:
+    """Whether its process could be looked at from this machine; it lives, then."""
+    return holder.host == socket.gethostname()
+
+
+def _sign_age_s(run: Run, holder: Holder) -> float | None:
+    """How long ago an agent gave a sign of life."""
+    return _age_s(run.dir / "logs" / f"{holder.writer}.log")
 
 
 def _ticks(run: Run) -> bool:
@@ -186,14 +208,19 @@ def _ticks(run: Run) -> bool:
     if site.scheduler != "slurm" or site.agent.where != "scrontab":
         return False
     logs = (run.dir / "logs").glob("agent-*.log")
-    return any(_younger(log, 2 * EVERY_MINUTES * 60) for log in logs)
+    return any(_is_fresh(_age_s(log), 2 * EVERY_MINUTES * 60) for log in logs)
 
 
-def _younger(path: Path, seconds: float) -> bool:
+def _age_s(path: Path) -> float | None:
+    """Since a file was touched; None where it is not there."""
     try:
-        return time.time() - path.stat().st_mtime < seconds
+        return time.time() - path.stat().st_mtime
     except OSError:
-        return False
+        return None
+
+
+def _is_fresh(age_s: float | None, limit_s: float = _STALE_S) -> bool:
+    return age_s is not None and age_s < limit_s
 
 
 def _worker(seen: SeenWorker) -> dict[str, Any]:

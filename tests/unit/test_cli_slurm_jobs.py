@@ -180,9 +180,12 @@ def test_status_is_right_without_any_daemon(cluster, pike):
     assert "  slurm    agent jobs: 4 UNKNOWN (squeue gave no answer)" in lines
 
 
-def test_an_agent_started_by_hand_on_another_node_is_at_work(cluster, pike, tmp_path):
-    """Its lock can't be looked into from here; its log was touched a moment ago."""
-    pike(*SUBMIT)
+@pytest.mark.parametrize("where", ["array", "shell"])
+def test_an_agent_on_another_node_is_at_work_while_it_gives_signs_of_life(
+    cluster, pike, tmp_path, where
+):
+    """Its lock can't be looked into from here: started by hand, or by a shell elsewhere."""
+    pike(*SUBMIT, "--set", f"agent.where={where}")
     cluster.put("queue", "")
     cluster.put("accounts", "".join(f"1_{n}|TIMEOUT\n" for n in range(4)))
     run = Run.open(tmp_path / "run")
@@ -191,39 +194,34 @@ def test_an_agent_started_by_hand_on_another_node_is_at_work(cluster, pike, tmp_
     me = this_process("agent-other-7-1", 0.0)
     other = dataclasses.replace(me, host="other", boot_id="other", pid=7)
     write_holder(locks / f"{task_slug(run.tasks[0].key)}.lock.holder", other)
-    assert status(pike)[0]["state"] == "paused"
+    assert state_and_agents(pike) == ("paused", [("lost", None)])
+    assert "  agents   other process 7 lost" in pike("status", "run")[1]
     log = run.dir / "logs" / "agent-other-7-1.log"
     log.touch()
-    assert status(pike)[0]["state"] == "running"
+    assert state_and_agents(pike) == ("running", [("alive", 0)])
+    assert "  agents   other process 7 alive (0 s ago)" in pike("status", "run")[1]
     os.utime(log, (0, 0))
-    assert status(pike)[0]["state"] == "paused"
+    state, ((found, age_s),) = state_and_agents(pike)
+    assert (state, found) == ("paused", "lost")
+    assert age_s > 1e9
 
 
-def test_between_two_ticks_of_scrontab_a_run_is_running(cluster, pike, tmp_path):
-    pike(*SUBMIT, "--set", "agent.where=scrontab")
-    assert status(pike)[0]["state"] == "paused", "no line was ever added"
-    log = tmp_path / "run/logs/agent-here-1-1.log"
-    log.touch()
-    assert status(pike)[0]["state"] == "running"
-    os.utime(log, (0, 0))
-    assert status(pike)[0]["state"] == "paused"
+def state_and_agents(pike):
+    found, _ = status(pike)
+    ages = [agent["heartbeat_age_s"] for agent in found["agents"]]
+    whole = [None if age is None else int(age) for age in ages]
+    return found["state"], [(a["state"], n) for a, n in zip(found["agents"], whole, strict=True)]
 
 
-def test_cancel_ends_the_jobs_and_a_submit_starts_them_again(cluster, pike):
-    pike(*SUBMIT)
-    code, _, said = pike("cancel", "run")
-    assert code == 0
-    assert any(line.startswith("cancelled 7 jobs, ") for line in said)
-    assert {line.split("|")[1] for line in cluster.lines("queue")} == {"CANCELLED"}
-    assert status(pike)[0]["state"] == "paused"
-    assert len(pike(*SUBMIT)[1]) == 7
-
-
-def test_a_cancel_that_slurm_does_not_hear_says_so(cluster, pike):
-    pike(*SUBMIT)
-    cluster.put("squeue-down")
-    cluster.put("sacct-down")
-    code, _, said = pike("cancel", "run")
-    assert code == 75
-    assert any("scancel 1 2" in line for line in said)
-    assert "PENDING" in cluster.text("queue")
+def test_the_ceiling_is_told_before_slurm_refuses_and_only_once(cluster, pike):
+    script = (cluster.programs / "sbatch").read_text()
+    cluster.program("sbatch", "echo 'sbatch: error: Invalid qos specification' >&2; exit 1")
+    code, _, said = pike(*SUBMIT)
+    assert code == 2
+    assert said[0].startswith("ceiling: ")
+    assert "Invalid qos specification" in said[1]
+    cluster.program("sbatch", script)
+    for _ in range(2):
+        code, _, said = pike(*SUBMIT)
+        assert code == 0
+        assert sum(line.startswith("ceiling: ") for line in said) == 1
