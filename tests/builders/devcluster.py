@@ -9,7 +9,7 @@ import sysconfig
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,64 @@ class Slurm(Rig):
 
         await_that(rows, wanted, within_s)
 
+    @contextmanager
+    def down(self, node: str) -> Iterator[None]:
+        """Without that node."""
+        update = ("scontrol", "update", f"nodename={node}")
+        try:
+            self.administer(*update, "state=down", "reason=test")
+            yield
+        finally:
+            self.administer(*update, "state=resume")
+
+    @contextmanager
+    def outage(self, *daemons: str) -> Iterator[None]:
+        """Without slurmctld and slurmdbd, or the one that is named; they are there again after."""
+        program = str(REPO / "tests/cluster/rig/outage.sh")
+        try:
+            self.administer(program, "stop", *daemons)
+            yield
+        finally:
+            self.administer(program, "start", *daemons)
+
+    @contextmanager
+    def small_disk(self, name: str, megabytes: int) -> Iterator["SmallDisk"]:
+        """A file system of its own at that name in the folder, the user's."""
+        place = self.folder / name
+        self.run("mkdir", name)
+        options = f"size={megabytes}m,uid={self.uid},mode=700"
+        self.administer("mount", "-t", "tmpfs", "-o", options, "pike-test", str(place))
+        try:
+            yield SmallDisk(place / "filler")
+        finally:
+            self.administer("umount", "--lazy", str(place))
+
+    def impatient(self) -> str:
+        """Settings (`SLURM_CONF`) with which programs give a silent daemon up after a second."""
+        settings = self.run("cat", "/etc/slurm/slurm.conf")
+        settings += "\nMessageTimeout=1\nSlurmctldTimeout=1\n"
+        return self.write("impatient.conf", settings)
+
     def administer(self, *command: str) -> str:
         """What a command of root's printed."""
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+class SmallDisk:
+    """A file system that can be filled up."""
+
+    def __init__(self, filler: Path) -> None:
+        self._filler = filler
+
+    def fill(self) -> None:
+        """Take all that is free."""
+        with suppress(OSError), self._filler.open("ab", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    def free(self) -> None:
+        """Give it back."""
+        self._filler.unlink()
 
 
 def await_that(ask: Callable[[], Any], wanted: Any, within_s: float = 60) -> None:

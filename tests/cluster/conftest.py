@@ -19,6 +19,7 @@ from builders.devcluster import (
     public_python,
     why_not,
 )
+from builders.rehearsal import SUBMIT, Rehearsal
 from builders.required import lacking
 
 
@@ -48,6 +49,22 @@ def slurm(demand):
         yield rig
         rig.administer("scancel", f"--user={USER}")
         await_that(lambda: rig.administer("squeue", "-h", f"--user={USER}"), "")
+
+
+@pytest.fixture
+def rehearsal(slurm):
+    """A run with made-up verdicts, not yet submitted."""
+    return Rehearsal(slurm)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(demand):
+    """The canonical export of that run where nothing happens to it."""
+    demand("slurm")
+    with own_folder() as folder:
+        rehearsal = Rehearsal(Slurm(folder, public_python()))
+        rehearsal.pike(*SUBMIT, "run", "--simulate")
+        return rehearsal.export("run")
 
 
 @pytest.fixture(scope="module")

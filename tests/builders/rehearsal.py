@@ -1,0 +1,128 @@
+"""A run on the rig whose verdicts are made up (device `simulated`), and what may happen to it.
+
+Each verdict costs about a second; everything else about the run is real. What it should end like
+is the same workflow walked through in one process, without Slurm.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from builders.devcluster import REPO, Slurm, await_that
+
+WORKFLOW = """
+schema_version: 1
+name: survival
+tasks: {suite: level0, ids: "1-2"}
+search: {strategy: rules}
+evaluate: {devices: [simulated]}
+workers: {count: 2, max_idle_s: 2}
+"""
+SUBMIT = ("submit", "--workflow", "workflow.yaml", "--site", "devcluster", "--run")
+
+
+class Rehearsal:
+    """The run `run` in a folder of the rig's user."""
+
+    def __init__(self, slurm: Slurm, workflow: str = WORKFLOW) -> None:
+        self.slurm = slurm
+        slurm.write("workflow.yaml", workflow)
+
+    def pike(self, *arguments: str, **env: str) -> str:
+        """What a command of the package's printed; it must end well."""
+        python = self.slurm.python
+        return self.slurm.run(python, "-m", "pike_hpc", *arguments, timeout_s=120, **env)
+
+    def submit(self, *settings: str) -> str:
+        """Start the run with those settings (`key=value`)."""
+        options = (word for text in settings for word in ("--set", text))
+        return self.pike(*SUBMIT, "run", *options)
+
+    def status(self, **env: str) -> Mapping[str, Any]:
+        """What `status --json` says."""
+        found: Mapping[str, Any] = json.loads(self.pike("status", "run", "--json", **env))
+        return found
+
+    def workers(self) -> dict[str, str]:
+        """State of each worker job by its id."""
+        return {j["job_id"]: j["state"] for j in self.status()["jobs"] if j["kind"] == "worker"}
+
+    def judged(self, **env: str) -> int:
+        """Verdicts journalled so far."""
+        return sum(task["judged"] for task in self.status(**env)["tasks"])
+
+    def judged_more(self, *, than: int, within_s: float = 90) -> None:
+        """Wait for that."""
+        await_that(lambda: self.judged() > than, True, within_s)
+
+    def pid(self, job: str) -> int:
+        """A worker's process: every node is this machine."""
+        array, _, task = job.partition("_")
+        wanted = {f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"}
+        if not task:
+            wanted = {f"SLURM_JOB_ID={array}"}
+        for worker in self.status()["workers"]:
+            pid = int(worker["id"].split("-")[-2])
+            try:
+                given = set(Path(f"/proc/{pid}/environ").read_text("utf-8").split("\0"))
+            except (OSError, UnicodeDecodeError):
+                continue
+            if wanted <= given:
+                return pid
+        raise AssertionError(f"no worker of job {job}")
+
+    def amid_an_evaluation(self, job: str) -> int:
+        """Wait until a worker judges. Its process."""
+        pid = self.pid(job)
+
+        def state() -> str:
+            workers = self.status()["workers"]
+            return next((w["state"] for w in workers if w["id"].split("-")[-2] == str(pid)), "")
+
+        await_that(state, "judging")
+        return pid
+
+    @contextmanager
+    def deaf(self, job: str) -> Iterator[None]:
+        """A worker that hears nothing, amid an evaluation, until it is killed."""
+        pid = str(self.amid_an_evaluation(job))
+        argv = [sys.executable, str(REPO / "tests/builders/freezer.py"), pid]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as freezer:
+            assert freezer.stdout is not None
+            assert freezer.stdout.readline() == "held\n"
+            yield
+            freezer.wait(60)
+
+    def processes(self, kind: str) -> list[int]:
+        """The living `workers` or `agents`: every node is this machine."""
+        found = self.status()[kind]
+        pids = {w["pid"] if kind == "agents" else int(w["id"].split("-")[-2]) for w in found}
+        return sorted(pid for pid in pids if self._is_mine(pid, kind))
+
+    def _is_mine(self, pid: int, kind: str) -> bool:
+        try:
+            said = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return kind.removesuffix("s").encode() in said and bytes(self.slurm.folder) in b" ".join(
+            said
+        )
+
+    def log(self) -> str:
+        """What all workers logged."""
+        return "".join(
+            log.read_text("utf-8") for log in (self.slurm.folder / "run/logs").glob("worker-*.log")
+        )
+
+    def export(self, run: str) -> str:
+        """The canonical export of a run's archive."""
+        return self.pike("archive", "export", "--canonical", f"{run}/archive.h5")
+
+    def ends_like(self, undisturbed: str, within_s: float = 150) -> None:
+        """Wait for the end, then compare the export with that of an undisturbed run."""
+        await_that(lambda: self.status()["state"], "done", within_s)
+        assert self.export("run") == undisturbed

@@ -1,0 +1,42 @@
+"""What a run needs is gone for a while: Slurm's daemons, or the room for its files."""
+
+import pytest
+from builders.devcluster import await_that
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_a_run_goes_on_without_slurms_daemons(slurm, rehearsal, undisturbed):
+    rehearsal.submit()
+    rehearsal.judged_more(than=1)
+    impatient = slurm.impatient()
+    with slurm.outage():
+        found = rehearsal.status(SLURM_CONF=impatient)
+        assert found["state"] == "running"
+        assert {(job["state"], job["alive"]) for job in found["jobs"]} == {("UNKNOWN", None)}
+        assert [worker["state"] for worker in found["workers"]].count("lost") == 0
+        before = sum(task["judged"] for task in found["tasks"])
+        await_that(lambda: rehearsal.judged(SLURM_CONF=impatient) > before, True)
+    rehearsal.ends_like(undisturbed)
+    await_that(lambda: set(rehearsal.workers().values()), {"COMPLETED"})
+
+
+def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(slurm, rehearsal, undisturbed):
+    with slurm.small_disk("run", megabytes=16) as disk:
+        rehearsal.submit()
+        agent = [job["job_id"] for job in rehearsal.status()["jobs"] if job["kind"] == "agent"]
+        rehearsal.judged_more(than=1)
+        said = "no space left for the run: workers and agents go on once there is some"
+
+        def full_and_said():
+            disk.fill()  # again: what the run deletes is room
+            return said in rehearsal.status()["notes"]
+
+        await_that(full_and_said, True)
+        before = rehearsal.judged()
+        disk.free()
+        rehearsal.judged_more(than=before)
+        rehearsal.ends_like(undisturbed)
+        assert said not in rehearsal.status()["notes"]
+        jobs = [job for job in rehearsal.status()["jobs"] if job["kind"] == "agent"]
+        assert [job["job_id"] for job in jobs] == agent, "it waited"
