@@ -66,11 +66,12 @@ bench: setup-dev ## Measure judge and mailbox here, figures to OUT=docs: [GPUS=]
 	@$(BENCH)/mailbox.py --out "$(OUT)"
 	@$(BENCH)/agent_tick.py --out "$(OUT)"
 
-soak: setup-dev ## 1,000 evaluations, hostile ones and killed judges among them; mailbox kills; 64 workers
+soak: setup-dev ## 1,000 evaluations, hostile ones among them; kills; 64 workers; a disturbed cluster
 	@$(BENCH)/mailbox_kills.py --out "$(OUT)"
 	@$(BENCH)/memory.py --device cpu --evaluations 1000 --kinds torch,broken --hostile \
 		--kill-judge 10 --out "$(OUT)"
 	@$(BENCH)/many_workers.py --out "$(OUT)"
+	@$(BENCH)/cluster_soak.py --out "$(OUT)"
 
 IMAGE ?= $(if $(SITE),,eval-cpu)
 IMAGES ?= $(if $(SITE),,containers)

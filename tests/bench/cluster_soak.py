@@ -1,0 +1,230 @@
+"""Whole runs on a real Slurm that are disturbed all the time, and how they end.
+
+    python tests/bench/cluster_soak.py [--minutes N] [--seed N] [--out DIR]
+
+On the rig of `make devcluster`, as root: runs of 30 tasks whose verdicts are made up (device
+`simulated`, a second each), one after the other. Chance, by the seed, preempts worker jobs, sets
+nodes down, kills workers and agents with SIGKILL, freezes workers, and takes the controller away
+for a while. Walltimes are two minutes, so that workers drain all the time. What an agent that was
+killed leaves is gone on with by `resume`, as a person would. After the time is over the last run
+is left alone until it is done. Exit status 1 where the canonical export of any is not that of an
+undisturbed run.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import stamp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from builders.devcluster import USER, Slurm, own_folder, public_python, why_not
+from builders.rehearsal import SUBMIT, Rehearsal
+
+MODULES = (
+    "cli/sitting.py",
+    "cli/slurm_jobs.py",
+    "cli/status.py",
+    "cli/wave.py",
+    "launch/wave.py",
+    "slurm/commands.py",
+    "slurm/job_state.py",
+    "worker/loop.py",
+)
+WORKFLOW = """
+schema_version: 1
+name: soak
+tasks: {suite: level3-pike, ids: all}
+search: {strategy: rules}
+evaluate: {devices: [simulated]}
+workers: {count: 3, max_idle_s: 5, max_node_hours: 100}
+"""
+AGENTS = 2
+SETTINGS = (
+    "worker_job.walltime_minutes=2",
+    "worker_job.extra={signal: TERM@1}",
+    "agent.tasks_per_job=15",
+)
+NODES = ("c1", "c2")
+PAUSE_S = (3.0, 12.0)
+"""Between two disturbances."""
+FROZEN_S = (5.0, 40.0)
+DOWN_S = (3.0, 20.0)
+END_S = 900.0
+"""Patience with a run that nothing disturbs any more."""
+
+
+class Disturber:
+    """Does to a run what a cluster does, and counts what hit something."""
+
+    def __init__(self, rehearsal, rng):
+        self._rehearsal, self._slurm, self._rng = rehearsal, rehearsal.slurm, rng
+        self.hits = Counter()
+        self.ways = {
+            "preempted": self.preempt,
+            "node_down": self.set_down,
+            "worker_killed": lambda: self.kill("workers"),
+            "agent_killed": lambda: self.kill("agents"),
+            "worker_frozen": self.freeze,
+            "controller_stopped": self.stop_controller,
+        }
+
+    def disturb(self):
+        """One of the ways, by chance."""
+        way = self._rng.choice(sorted(self.ways))
+        if self.ways[way]():
+            self.hits[way] += 1
+        return way
+
+    def preempt(self):
+        """A job of a better QOS takes a node for a moment."""
+        node = self._rng.choice(NODES)
+        there = self._slurm.run("squeue", "-h", "-t", "R", "-o", "%q", f"--nodelist={node}")
+        self._slurm.submit("sleep 1", "-p", "gpu", f"--nodelist={node}", "--exclusive")
+        return "preempt" in there.split()
+
+    def set_down(self):
+        """As when a node answers no more."""
+        node = self._rng.choice(NODES)
+        there = self._slurm.run("squeue", "-h", "-t", "R", f"--nodelist={node}")
+        with self._slurm.down(node):
+            time.sleep(self._rng.uniform(*DOWN_S))
+        return bool(there)
+
+    def kill(self, kind):
+        """SIGKILL to one process of that kind."""
+        pid = self._some(kind)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        return pid is not None
+
+    def freeze(self):
+        """A worker stands still for so long that others may take it for dead."""
+        pid = self._some("workers")
+        if pid is None:
+            return False
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(self._rng.uniform(*FROZEN_S), _go_on, (pid, _began(pid))).start()
+        return True
+
+    def stop_controller(self):
+        """slurmctld is gone for a while."""
+        with self._slurm.outage("slurmctld"):
+            time.sleep(self._rng.uniform(*DOWN_S))
+        return True
+
+    def _some(self, kind):
+        """A living process of the run, the rig's user's; None where there is none."""
+        found = self._rehearsal.processes(kind)
+        return self._rng.choice(found) if found else None
+
+
+def _began(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def _go_on(pid, began):
+    """Wake it, unless it is gone and another has its number."""
+    try:
+        if _began(pid) == began:
+            os.kill(pid, signal.SIGCONT)
+    except OSError:
+        return
+
+
+def soak(folder, minutes, rng):
+    """Runs, one after the other. Returns the document's figures."""
+    slurm = Slurm(folder, public_python())
+    rehearsal = Rehearsal(slurm, WORKFLOW)
+    rehearsal.pike(*SUBMIT, "undisturbed", "--simulate")
+    wanted = rehearsal.export("undisturbed")
+    hits, runs, resumed, drained, verdicts = Counter(), [], 0, 0, 0
+    began = time.monotonic()
+    end = began + 60 * minutes
+    while time.monotonic() < end:
+        slurm.run("rm", "-rf", "run")
+        disturber = Disturber(rehearsal, rng)
+        rehearsal.submit(*SETTINGS)
+        while (found := rehearsal.status())["state"] != "done" and time.monotonic() < end:
+            resumed += go_on(rehearsal, found)
+            said = disturber.disturb()
+            sys.stderr.write(f"{time.monotonic() - began:5.0f} s: {judged(found)} judged, {said}\n")
+            time.sleep(rng.uniform(*PAUSE_S))
+        resumed += leave_alone(rehearsal)
+        hits += disturber.hits
+        verdicts += judged(rehearsal.status())
+        drained += rehearsal.log().count("may not fit into the walltime left")
+        runs.append(rehearsal.export("run") == wanted)
+        sys.stderr.write(f"{time.monotonic() - began:5.0f} s: done, as undisturbed: {runs[-1]}\n")
+    return {
+        "minutes": minutes,
+        "hits": dict(sorted(hits.items())),
+        "walltimes_drained": drained,
+        "agents_resumed_by_hand": resumed,
+        "verdicts": verdicts,
+        "runs": len(runs),
+        "runs_that_ended_like_an_undisturbed_one": sum(runs),
+    }
+
+
+def judged(found):
+    """Verdicts journalled, those of timing again included."""
+    return sum(task["judged"] + task["retimed"] for task in found["tasks"])
+
+
+def go_on(rehearsal, found):
+    """As a person who looks in: where an agent is gone, resume. How many were started."""
+    living = sum(job["kind"] == "agent" and job["alive"] is not False for job in found["jobs"])
+    if living >= AGENTS:
+        return 0
+    slurm = rehearsal.slurm
+    # It may have to be tried again, where Slurm has not heard of the end yet.
+    done = slurm.tried(slurm.python, "-m", "pike_hpc", "resume", "run", timeout_s=120)
+    if done.returncode not in (0, 75):
+        raise SystemExit(f"resume failed: {done.stderr}")
+    return done.stdout.count("agent job")
+
+
+def leave_alone(rehearsal):
+    """Until the run is done; how many agents had to be resumed."""
+    resumed, patience = 0, time.monotonic() + END_S
+    while (found := rehearsal.status())["state"] != "done":
+        if time.monotonic() > patience:
+            raise SystemExit(f"the run is {found['state']} after {END_S:.0f} s left alone")
+        resumed += go_on(rehearsal, found)
+        time.sleep(2)
+    return resumed
+
+
+def main():
+    """Run it, or say why not."""
+    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    words.add_argument("--minutes", type=float, default=7.0, help="of disturbances (7)")
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
+    asked = words.parse_args()
+    obstacle = why_not()
+    if obstacle:
+        sys.stderr.write(f"cluster_soak is not run: {obstacle}\n")
+        return 0
+    with own_folder() as folder:
+        slurm = Slurm(folder, public_python())
+        try:
+            figures = soak(folder, asked.minutes, random.Random(asked.seed))
+        finally:
+            slurm.administer("scancel", f"--user={USER}")
+            for node in NODES:
+                slurm.administer("sh", "-c", f"scontrol update nodename={node} state=resume || :")
+    head = stamp.stamp("cluster_soak", MODULES)
+    stamp.write({**head, "seed": asked.seed, **figures}, asked.out)
+    return int(figures["runs"] != figures["runs_that_ended_like_an_undisturbed_one"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
