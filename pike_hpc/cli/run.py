@@ -67,7 +67,8 @@ class Run:
     def mailbox(self) -> FileMailbox:
         """Its mailbox, made where missing."""
         asked = slurm.still_run if self.resolved.site.scheduler == "slurm" else None
-        return FileMailbox(self.dir / "mailbox", jobs=asked)
+        shards = self.resolved.site.mailbox.shards
+        return FileMailbox(self.dir / "mailbox", jobs=asked, shards=shards)
 
     def events(self, task: Task) -> tuple[Stamped, ...]:
         """The journal of one task; empty before its first controller."""

@@ -23,6 +23,7 @@ SITE_SECTIONS = (
     "container",
     "worker_job",
     "agent",
+    "mailbox",
     "setup",
 )
 SECTIONS = WORKFLOW_SECTIONS + SITE_SECTIONS

@@ -21,6 +21,9 @@ from pike_hpc.records import UsageError, did_you_mean
 WITH_IMAGE = ("apptainer", "podman-hpc", "docker", "podman")
 """Engines that run an image."""
 
+MAX_SHARDS = 64
+"""As many as a mailbox takes (mailbox.shards): an idle worker lists them all."""
+
 VARIANTS = "variants"
 """Key of a site file that a `Site` does not have: what is asked for is merged, the rest left."""
 
@@ -58,6 +61,14 @@ class ContainerSpec:
     digest: str | None = None
     build_in: Literal["here", "job"] = "here"
     """Where `make image` pulls or builds: some sites want no such work on a login node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxSpec:
+    """The queue between agents and workers, made with the run."""
+
+    shards: Positive = 1
+    """Folders that waiting requests are dealt to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +117,7 @@ class Site:
     container: ContainerSpec = ContainerSpec()
     worker_job: WorkerJob = WorkerJob()
     agent: AgentJob = AgentJob()
+    mailbox: MailboxSpec = MailboxSpec()
     setup: tuple[str, ...] = ()
     """Shell lines run at the start of every job."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -224,6 +236,12 @@ def read_site(node: MapNode, sources: dict[str, str]) -> Site:
     if site.scheduler == "local" and site.agent.where != "shell":
         raise UsageError(
             f"agent.where: {site.agent.where} needs scheduler slurm", where=own["agent.where"]
+        )
+    if site.mailbox.shards > MAX_SHARDS:
+        raise UsageError(
+            f"mailbox.shards: {site.mailbox.shards}",
+            where=own["mailbox.shards"],
+            valid=f"1 to {MAX_SHARDS}",
         )
     for key in site.sources:
         if not any(path == key or path.startswith(f"{key}.") for path in own):

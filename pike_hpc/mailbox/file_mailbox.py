@@ -43,7 +43,8 @@ class FileMailbox:
     """The mailbox in `root`, made when it isn't there. One instance may serve many threads.
 
     `clock` (monotonic seconds) measures stillness, `wall_ns` only orders messages. `commit` and
-    `lock` name what a mailbox made here shall use, instead of what a probe finds; `shared` says
+    `lock` name what a mailbox made here shall use, instead of what a probe finds, `shards` to how
+    many folders it deals its waiting requests; one that is there is used as made. `shared` says
     whether other machines see the folder too, instead of what this one's mounts tell. `jobs` asks
     Slurm about workers that give no sign of life.
     """
@@ -60,16 +61,20 @@ class FileMailbox:
         lock: str | None = None,
         shared: bool | None = None,
         jobs: JobsRun | None = None,
+        shards: int = 1,
     ) -> None:
         self.root = root
         self._files, self._clock = files or Files(), clock
-        self._store = Store(root, files=self._files, wall_ns=wall_ns, commit=commit, lock=lock)
+        self._store = Store(
+            root, files=self._files, wall_ns=wall_ns, commit=commit, lock=lock, shards=shards
+        )
         self._janitor = Janitor(self._store, clock, max_attempts, jobs)
         self.shared = is_shared(root) if shared is None else shared
         self._line = Line(
-            self._store.new_names,
-            lambda name: self._files.exists(root / "new" / name),
+            self._store.shard_names,
+            self._still_waits,
             clock,
+            shards=len(self._store.shards.folders),
             place=self._store.place,
             reuse_s=_SHARED_REUSE_S if self.shared else 0.0,
         )
@@ -121,9 +126,15 @@ class FileMailbox:
                 raise
         return tuple(claims)
 
+    def _still_waits(self, name: str) -> bool:
+        ticket = Ticket.parse(name)
+        return ticket is not None and self._files.exists(self._store.shards.place(ticket))
+
     def _take(self, untold: list[Hold], worker_id: str, devices: set[str]) -> bool:
         """Take the oldest request into `untold`; False when there is none."""
-        while (first := self._line.first(devices)) is not None:
+        while (first := self._line.first(devices)) is not None or self._line.more():
+            if first is None:
+                continue
             ticket = Ticket.parse(first)
             if ticket is None:
                 self._move_stranger(first)
@@ -136,8 +147,8 @@ class FileMailbox:
         return False
 
     def _move_stranger(self, name: str) -> None:
-        path = self.root / "new" / name
-        self._store.move_aside(path, "not a request: its name is not one of ours")
+        for folder in self._store.shards.folders:
+            self._store.move_aside(folder / name, "not a request: its name is not one of ours")
 
     def _read(self, hold: Hold) -> Claim | None:
         if self._store.has_result(hold.ticket.request_id):
@@ -233,7 +244,7 @@ class FileMailbox:
         for name in self._store.new_names():
             ticket = Ticket.parse(name)
             if ticket is not None and ticket.request_id in ids:
-                self._remove(self.root / "new" / name)
+                self._remove(self._store.shards.place(ticket))
         for name in self._store.cur_names():
             hold = Hold.parse(name)
             if hold is not None and hold.ticket.request_id in ids and (begun or not hold.judging):
@@ -273,7 +284,7 @@ class FileMailbox:
 
     def watch(self, ring: Callable[[], None]) -> Watch | None:
         """By inotify, which sees nothing of what other machines do on a shared file system."""
-        return None if self.shared else watched([self.root / "new"], ring)
+        return None if self.shared else watched(self._store.shards.folders, ring)
 
     def waiting(self) -> int:
         """Requests that nobody has claimed, of any kind of device: one listing at most."""

@@ -4,7 +4,8 @@ A listing of a hundred thousand names takes a tenth of a second, so it may serve
 a name in it that another worker took costs one failed rename, one that came later waits for
 the next listing. In a long queue workers start at different places of each block of names, so
 that they don't all run for the oldest. Short queues are listed for every claim, and in strict
-order. Thread-safe.
+order. Where the names lie in several folders, a look at a long queue reads but one or some, another
+one each time, and each process begins elsewhere. Thread-safe.
 """
 
 from __future__ import annotations
@@ -25,23 +26,25 @@ _REST = 20
 class Line:
     """What is known of one mailbox's new/.
 
-    `read` lists it, sorted; `there` says whether one name still is. `place` is any number, other
-    for other processes. With `reuse_s` even short listings serve for so long: a client of a
-    shared file system sees nothing newer anyway.
+    `read` lists one of its `shards`, sorted; `there` says whether one name still is. `place` is any
+    number, other for other processes. With `reuse_s` even short listings serve for so long: a
+    client of a shared file system sees nothing newer anyway.
     """
 
     def __init__(
         self,
-        read: Callable[[], list[str]],
+        read: Callable[[int], list[str]],
         there: Callable[[str], bool],
         clock: Callable[[], float],
         *,
+        shards: int = 1,
         place: int = 0,
         reuse_s: float = 0.0,
     ) -> None:
         # Whole batches: their names are read from one file.
         self._start = place * BATCH_MAX % BLOCK
         self._read, self._there, self._clock, self._reuse_s = read, there, clock, reuse_s
+        self._shards, self._turn, self._unread = shards, place % shards, list[int]()
         self._lock = threading.Lock()
         self._until_s: float | None = None
         self._names: dict[str, list[str]] = {}
@@ -54,10 +57,28 @@ class Line:
             began_s = self._clock()
             if self._until_s is not None and began_s < self._until_s:
                 return
-            self._sort(self._read())
+            self._unread = [(self._turn + i) % self._shards for i in range(self._shards)]
+            self._turn += 1
+            self._names, self._heads, self._foreign = {}, {}, []
+            names = self._read(self._unread.pop(0))
+            while self._unread and len(names) <= SHORT:
+                names += self._read(self._unread.pop(0))
+            # In their order, whichever shards they lie in.
+            self._add(sorted(names) if self._shards > 1 else names)
             ended_s = self._clock()
             rest_s = _REST * (ended_s - began_s) if self._count() > SHORT else 0.0
             self._until_s = ended_s + max(rest_s, self._reuse_s)
+
+    def more(self) -> bool:
+        """Add what another shard holds; False when the last look and this have read them all."""
+        with self._lock:
+            if not self._unread:
+                return False
+            began_s = self._clock()
+            self._add(self._read(self._unread.pop(0)))
+            if self._until_s is not None:
+                self._until_s += _REST * (self._clock() - began_s)
+            return True
 
     def forget(self) -> None:
         """This process has changed the queue: the next look lists."""
@@ -107,17 +128,20 @@ class Line:
                     gone = middle
             self._heads[device] = here
 
-    def _sort(self, names: list[str]) -> None:
-        self._names, self._heads, self._foreign = {}, {}, []
+    def _add(self, names: list[str]) -> None:
+        """At the end of each device's line."""
+        mine: dict[str, list[str]] = {}
         for name in names:
             parts = name.split(".", 2)
             if len(parts) == 3 and len(parts[0]) == 20 and parts[0].isdigit():
-                self._names.setdefault(parts[1], []).append(name)
+                mine.setdefault(parts[1], []).append(name)
             else:
                 self._foreign.append(name)
-        if len(names) > SHORT:
-            self._names = {device: self._turned(mine) for device, mine in self._names.items()}
-        self._heads = dict.fromkeys(self._names, 0)
+        for device, new in mine.items():
+            self._names.setdefault(device, []).extend(
+                self._turned(new) if len(names) > SHORT else new
+            )
+            self._heads.setdefault(device, 0)
 
     def _turned(self, names: list[str]) -> list[str]:
         """Each block beginning with our place in it."""

@@ -28,6 +28,7 @@ from pike_hpc.mailbox.files import Files, Gone
 from pike_hpc.mailbox.format import open_format
 from pike_hpc.mailbox.layout import Hold, Ticket, request_name, result_name, slug
 from pike_hpc.mailbox.locks import held
+from pike_hpc.mailbox.shards import Shards
 from pike_hpc.records import CodecError, EvalRequest, EvalResult, TryAgainLater
 
 R = TypeVar("R")
@@ -47,10 +48,11 @@ class Store:
         wall_ns: Callable[[], int],
         commit: str | None,
         lock: str | None,
+        shards: int,
     ) -> None:
         self.root, self.files = root, files
-        self._tmp, self._new, self._cur, self._done, self._known = (
-            root / name for name in ("tmp", "new", "cur", "done", "known")
+        self._tmp, self._cur, self._done, self._known = (
+            root / name for name in ("tmp", "cur", "done", "known")
         )
         self._wall_ns = wall_ns
         self._session = secrets.token_hex(6)
@@ -60,8 +62,9 @@ class Store:
         self._ordering = threading.Lock()
         self._last_sequence = 0
         self.beats = Beats(root, files, self.tmp_path)
-        form = open_format(root, files, self._unique(), commit=commit, lock=lock)
+        form = open_format(root, files, self._unique(), commit=commit, lock=lock, shards=shards)
         self._commit, self._lock = COMMITS[form.commit], form.lock
+        self.shards = Shards(root / "new", form.shards)
         self._marks = form.version >= 2
         self._batch = BATCH_MAX if form.version >= 2 and form.commit == "link" else 1
 
@@ -99,8 +102,12 @@ class Store:
     # requests
 
     def new_names(self) -> list[str]:
-        """File names of waiting requests, oldest first."""
-        return self.files.names(self._new)
+        """File names of waiting requests, each shard's oldest first."""
+        return [name for n in range(len(self.shards.folders)) for name in self.shard_names(n)]
+
+    def shard_names(self, number: int) -> list[str]:
+        """File names of one shard's waiting requests, oldest first."""
+        return self.files.names(self.shards.folders[number])
 
     def cur_names(self) -> list[str]:
         """File names of claimed requests."""
@@ -114,17 +121,20 @@ class Store:
 
     def enqueue(self, requests: Mapping[str, EvalRequest]) -> None:
         """Give requests (by id) their places at the end of the queue, durably, in their order."""
+        touched: dict[Path, None] = {}
         for batch in self._batches(requests):
             tmp = self.write_tmp(pack([(i, seal(request)) for i, request in batch]))
             tickets = [self.new_ticket(i, request.device_kind) for i, request in batch]
-            places = [self._new / ticket.name for ticket in tickets]
+            places = [self.shards.place(ticket) for ticket in tickets]
+            touched |= dict.fromkeys(place.parent for place in places)
             if len(batch) == 1:
                 self._publish(tmp, places[0], batch[0][0])
             else:
                 for place in places:
                     link_new(self.files, tmp, place)
                 remove_own(self.files, tmp)
-        self.files.sync(self._new)
+        for folder in touched:
+            self.files.sync(folder)
 
     def _publish(self, tmp: Path, place: Path, request_id: str) -> None:
         try:
@@ -167,7 +177,7 @@ class Store:
         hold = Hold(ticket=ticket, holder=self.holder(worker_id), number=next(self._numbers))
         target = self._cur / hold.name
         try:
-            self.files.rename(self._new / ticket.name, target)
+            self.files.rename(self.shards.place(ticket), target)
         except Gone:
             # NFS may say so after having done it; the name that only we use decides.
             return hold if self.files.exists(target) else None
@@ -198,7 +208,7 @@ class Store:
     def put_back(self, hold: Hold, ticket: Ticket) -> bool:
         """Return a held request to the queue; False when the hold was lost."""
         try:
-            self.files.rename(self._cur / hold.name, self._new / ticket.name)
+            self.files.rename(self._cur / hold.name, self.shards.place(ticket))
         except Gone:
             return False
         return True
@@ -269,10 +279,9 @@ class Store:
             except CodecError as error:
                 self.move_aside(kept, f"not a readable request: {error}")
                 return
-            self.files.rename(
-                kept, self._new / self.new_ticket(request_id, request.device_kind).name
-            )
-            self.files.sync(self._new)
+            place = self.shards.place(self.new_ticket(request_id, request.device_kind))
+            self.files.rename(kept, place)
+            self.files.sync(place.parent)
 
     def forget_request(self, request_id: str) -> bool:
         """Remove the request kept beside a result; False when it lies elsewhere, if at all."""

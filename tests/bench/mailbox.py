@@ -46,6 +46,7 @@ MODULES = (
     "mailbox/layout.py",
     "mailbox/leases.py",
     "mailbox/line.py",
+    "mailbox/shards.py",
     "mailbox/store.py",
     "worker/loop.py",
     "worker/options.py",

@@ -41,6 +41,7 @@ MODULES = (
     "mailbox/layout.py",
     "mailbox/leases.py",
     "mailbox/line.py",
+    "mailbox/shards.py",
     "mailbox/store.py",
 )
 FORK = multiprocessing.get_context("fork")
@@ -154,10 +155,10 @@ def be_worker(root, logs, commit, steps, seed):
         time.sleep(0.002 if claims else 0.01)
 
 
-def drive(folder, messages, kills, commit, seed):
+def drive(folder, messages, kills, commit, seed, shards):
     """All of it. Returns the document of this way to commit."""
     rng, logs, root = random.Random(seed), Logs(folder), folder / "box"
-    FileMailbox(root, commit=commit)
+    FileMailbox(root, commit=commit, shards=shards)
     parts = [functools.partial(be_agent, root, logs, messages, commit)]
     parts += [functools.partial(be_worker, root, logs, commit)] * WORKERS
     running = [None] * len(parts)
@@ -220,9 +221,10 @@ def main():
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
     asked = words.parse_args()
     ways = {}
-    for commit in ("link", "directory"):
+    for commit, shards in (("link", 1), ("directory", 1), ("link", 4)):
         folder = Path(tempfile.mkdtemp(prefix="mailbox-kills-"))
-        ways[commit] = drive(folder, asked.messages, asked.kills, commit, asked.seed)
+        way = commit if shards == 1 else f"{commit}, {shards} shards"
+        ways[way] = drive(folder, asked.messages, asked.kills, commit, asked.seed, shards)
         shutil.rmtree(folder)
     stamp.write(
         {**stamp.stamp("mailbox_kills", MODULES), "seed": asked.seed, "ways": ways}, asked.out

@@ -76,6 +76,7 @@ class MailboxMachine(RuleBasedStateMachine):
     """The model: which requests are in, how often workers died judging each, what stands."""
 
     commit = "link"
+    shards = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,6 +88,7 @@ class MailboxMachine(RuleBasedStateMachine):
             self.root,
             files=self.disk,
             commit=self.commit,
+            shards=self.shards,
             clock=lambda: self.now_s,
             jobs=lambda jobs: {job: job not in self.dead for job in jobs},
         )

@@ -19,7 +19,12 @@ class MortalFiles(Files):
         if self.steps_left is None:
             return
         if self.steps_left == 0:
-            folders = [path.parent.name.rpartition(".")[2] for path in paths]
+            # A shard of new/ is new/.
+            parents = [
+                path.parent.parent if path.parent.parent.name == "new" else path.parent
+                for path in paths
+            ]
+            folders = [parent.name.rpartition(".")[2] for parent in parents]
             self.before = " ".join([name, *folders])
             self._die()
         self.steps_left -= 1

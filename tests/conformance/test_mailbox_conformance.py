@@ -13,7 +13,7 @@ from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 
 CPU = frozenset({"cpu"})
 GPU = frozenset({"NVIDIA H200 (141 GB)"})
-KINDS = ["memory", "link", "renameat2", "directory", "claims-lock"]
+KINDS = ["memory", "link", "renameat2", "directory", "claims-lock", "sharded"]
 
 
 class Clock:
@@ -56,8 +56,11 @@ def open_mailbox(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, s
         return lambda: only
     root = tmp_path / 'a folder\'s "name"\nof two lines'
     lock = "claims" if request.param == "claims-lock" else "flock"
-    commit = "link" if request.param == "claims-lock" else request.param
-    return lambda: FileMailbox(root, clock=clock, commit=commit, lock=lock, jobs=slurm)
+    commit = "link" if request.param in ("claims-lock", "sharded") else request.param
+    shards = 5 if request.param == "sharded" else 1
+    return lambda: FileMailbox(
+        root, clock=clock, commit=commit, lock=lock, jobs=slurm, shards=shards
+    )
 
 
 @pytest.fixture

@@ -51,13 +51,14 @@ def came_to(root: Path, event: str) -> bool:
     return root.with_name(f"{root.name}.{event}").exists()
 
 
-def whole_life(root: Path, steps: int, commit: str) -> None:
+def whole_life(root: Path, steps: int, commit: str, shards: int) -> None:
     """Everything a mailbox does, in one process; request 0 ends journalled and discarded."""
     now_s = [0.0]
     mailbox = FileMailbox(
         root,
         files=MortalFiles(die, steps),
         commit=commit,
+        shards=shards,
         clock=lambda: now_s[0],
         jobs=lambda jobs: dict.fromkeys(jobs, True),
     )
@@ -94,24 +95,26 @@ def whole_life(root: Path, steps: int, commit: str) -> None:
     mailbox.close()
 
 
-@pytest.mark.parametrize("commit", ["link", "renameat2", "directory"])
-def test_killed_at_any_step_nothing_is_lost_and_what_stood_stands(tmp_path, commit):
+@pytest.mark.parametrize(
+    ("commit", "shards"), [("link", 1), ("link", 3), ("renameat2", 1), ("directory", 1)]
+)
+def test_killed_at_any_step_nothing_is_lost_and_what_stood_stands(tmp_path, commit, shards):
     steps, code = 0, None
     while code != 0:
         root = tmp_path / str(steps)
-        process = FORK.Process(target=whole_life, args=(root, steps, commit))
+        process = FORK.Process(target=whole_life, args=(root, steps, commit, shards))
         process.start()
         process.join()
         code = process.exitcode
         assert code in (0, -signal.SIGKILL)
-        survive(root, commit)
+        survive(root, commit, shards)
         steps += 1
     assert steps > 35
 
 
-def survive(root: Path, commit: str) -> None:
+def survive(root: Path, commit: str, shards: int) -> None:
     now_s = [0.0]
-    mailbox = FileMailbox(root, clock=lambda: now_s[0], commit=commit)
+    mailbox = FileMailbox(root, clock=lambda: now_s[0], commit=commit, shards=shards)
     mailbox.reopen()
     before = mailbox.results(IDS)
     journalled = set(IDS[:1]) if not mailbox_knows(mailbox, IDS[0]) and before else set()

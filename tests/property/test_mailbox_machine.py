@@ -24,6 +24,12 @@ class DirectoryMailboxMachine(MailboxMachine):
     commit = "directory"
 
 
+class ShardedMailboxMachine(MailboxMachine):
+    """The same where waiting requests are dealt to several folders."""
+
+    shards = 3
+
+
 class FaultyMailboxMachine(MailboxMachine):
     """The same on disks on which a step may go wrong: TryAgainLater is said, and a new try helps.
 
@@ -56,9 +62,10 @@ class FaultyMailboxMachine(MailboxMachine):
 
 
 class FaultyDirectoryMailboxMachine(FaultyMailboxMachine):
-    """Both."""
+    """All of it."""
 
     commit = "directory"
+    shards = 3
 
 
 PATIENT = settings(
@@ -71,6 +78,8 @@ TestMailboxMachine = MailboxMachine.TestCase
 TestMailboxMachine.settings = PATIENT
 TestDirectoryMailboxMachine = DirectoryMailboxMachine.TestCase
 TestDirectoryMailboxMachine.settings = PATIENT
+TestShardedMailboxMachine = ShardedMailboxMachine.TestCase
+TestShardedMailboxMachine.settings = PATIENT
 TestFaultyMailboxMachine = FaultyMailboxMachine.TestCase
 TestFaultyMailboxMachine.settings = PATIENT
 TestFaultyDirectoryMailboxMachine = FaultyDirectoryMailboxMachine.TestCase

@@ -56,10 +56,10 @@ class Worker:
         )
 
 
-@pytest.mark.parametrize("life_s", [0.0, 30.0])
-def test_what_an_idle_worker_can_see_it_claims_within_five_seconds(tmp_path, life_s):
+@pytest.mark.parametrize(("life_s", "shards"), [(0.0, 1), (30.0, 1), (30.0, 4)])
+def test_what_an_idle_worker_can_see_it_claims_within_five_seconds(tmp_path, life_s, shards):
     now_s, rng = [0.0], random.Random(1)
-    agent = FileMailbox(tmp_path, files=StaleFiles(lambda: now_s[0], 0.0))
+    agent = FileMailbox(tmp_path, files=StaleFiles(lambda: now_s[0], 0.0), shards=shards)
     worker = Worker(tmp_path, "w", lambda: now_s[0], rng, life_s)
     waits, look_at = [], 0.0
     for number in range(120):
@@ -71,7 +71,8 @@ def test_what_an_idle_worker_can_see_it_claims_within_five_seconds(tmp_path, lif
             look_at += worker.backoff.pause_s()
         now_s[0] = put_at
         agent.put(request(number))
-        visible_at = worker.files.visible_at(tmp_path / "new")
+        (name,) = (tmp_path / "new").rglob("*.a1")
+        visible_at = worker.files.visible_at(name.parent)
         claims = ()
         while not claims:
             now_s[0] = max(look_at, put_at)
@@ -101,7 +102,10 @@ def test_an_idle_worker_looks_once_in_five_seconds():
 @pytest.mark.parametrize("seed", range(2))
 def test_many_stale_workers_judge_everything_and_commit_it_once(tmp_path, seed):
     now_s, rng = [0.0], random.Random(seed)
-    agent = FileMailbox(tmp_path, files=StaleFiles(lambda: now_s[0], LIFE_S), shared=True)
+    # With one folder of waiting requests, and with several.
+    agent = FileMailbox(
+        tmp_path, files=StaleFiles(lambda: now_s[0], LIFE_S), shared=True, shards=1 + 2 * seed
+    )
     workers = [Worker(tmp_path, f"w{i}", lambda: now_s[0], rng) for i in range(6)]
     sent = [request(i) for i in range(60)]
     ids = [one.request_id for one in sent]

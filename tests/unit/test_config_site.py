@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.config import Site, load_site, recognise_site, site_names, site_variants
-from pike_hpc.config.site import read_site, shipped_sites_dir, site_node
+from pike_hpc.config.site import MAX_SHARDS, read_site, shipped_sites_dir, site_node
+from pike_hpc.mailbox import shards
 from pike_hpc.records import UsageError
 
 SMALLEST = "schema_version: 1\nname: small\nscheduler: local\npaths: {work: runs}\n"
@@ -148,6 +149,15 @@ def test_the_template_explains_every_key_of_a_site() -> None:
             explained.add(f"{section}.{key[2]}" if key[1] else key[2])
         above = ""
     assert set(_keys(Site)) - explained == set()
+
+
+def test_a_site_may_ask_for_as_many_shards_as_a_mailbox_takes(tmp_path: Path) -> None:
+    write(tmp_path, "small", f"{SMALLEST}mailbox: {{shards: {MAX_SHARDS}}}\n")
+    site = load_site("small", sites_dir=tmp_path)
+    assert site.mailbox.shards == MAX_SHARDS == shards.MAX_SHARDS
+    for wrong in (0, MAX_SHARDS + 1):
+        error = refused(tmp_path, f"{SMALLEST}mailbox: {{shards: {wrong}}}\n")
+        assert "mailbox.shards" in str(error)
 
 
 def _keys(cls: type, prefix: str = "") -> list[str]:

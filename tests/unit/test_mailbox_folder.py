@@ -128,7 +128,7 @@ def test_another_version_is_refused_with_the_way_out(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 7}))
     with pytest.raises(UsageError, match="version 7") as error:
         FileMailbox(tmp_path)
-    assert "versions 1 and 2" in str(error.value)
+    assert "versions 1 to 3" in str(error.value)
     assert error.value.fix
 
 
@@ -148,6 +148,77 @@ def test_a_mailbox_of_version_1_is_used_as_it_was_made(tmp_path):
     assert old.commit_many(judged) == (False, False)
     assert old.counts() == QueueCounts(new=1, claimed=0, done=0, dead=0)
     assert mailbox.root == tmp_path
+
+
+def test_a_mailbox_of_version_2_is_used_as_it_was_made(tmp_path):
+    FileMailbox(tmp_path)
+    path = tmp_path / "FORMAT"
+    made = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in made.items() if k != "shards"} | {"version": 2}))
+    old, requests = FileMailbox(tmp_path, shards=4), [request(i) for i in range(20)]
+    assert old.put_many(requests) == (True,) * 20
+    assert {p.stat().st_nlink for p in (tmp_path / "new").iterdir()} == {BATCH_MAX, 4}
+    assert [c.request for c in old.claim("w", CPU, 20)] == requests
+
+
+def test_waiting_requests_are_dealt_to_the_shards_the_mailbox_was_made_with(tmp_path):
+    FileMailbox(tmp_path, shards=4)
+    mailbox, requests = FileMailbox(tmp_path, shards=9), [request(i) for i in range(200)]
+    mailbox.put_many(requests)
+    folders = sorted((tmp_path / "new").iterdir())
+    assert [folder.name for folder in folders] == ["00", "01", "02", "03"]
+    assert all(25 < len(list(folder.iterdir())) < 75 for folder in folders)
+    (claim,) = mailbox.claim("w", CPU)
+    (folders[0] / "foreign").touch()
+    assert [c.request for c in mailbox.claim("v", CPU, 200)] == requests[1:]
+    assert mailbox.counts().dead == 1
+    mailbox.release(claim)
+    assert [c.request for c in mailbox.claim("w", CPU)] == requests[:1]
+
+
+@pytest.mark.parametrize("shards", [0, -1, 65])
+def test_a_mailbox_has_1_to_64_shards(tmp_path, shards):
+    with pytest.raises(UsageError, match="shards"):
+        FileMailbox(tmp_path / "new", shards=shards)
+    FileMailbox(tmp_path / "box")
+    path = tmp_path / "box" / "FORMAT"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "shards": shards}))
+    with pytest.raises(UsageError, match="shards"):
+        FileMailbox(tmp_path / "box")
+
+
+def test_of_a_long_queue_each_look_lists_another_shard_and_begins_elsewhere():
+    held = {n: [f"{i:020d}.cpu.x{n}" for i in range(SHORT + 1)] for n in range(3)}
+    held[1].append(f"{1:020d}.gpu.y")
+    read: list[int] = []
+
+    def line(place):
+        return Line(
+            lambda n: read.append(n) or list(held[n]),
+            lambda n: True,
+            lambda: 0.0,
+            shards=3,
+            place=place,
+        )
+
+    for place in range(3):
+        one = line(place)
+        for turn in range(4):
+            one.forget()
+            one.look()
+            assert read == [(place + turn) % 3]
+            read.clear()
+        # A kind that this shard holds none of is looked for in the others.
+        while (found := one.first(["gpu"])) is None:
+            assert one.more()
+        assert found == held[1][-1]
+        while one.more():
+            pass
+        assert sorted(read) == sorted({0, 1, 2} - {place})
+        names = {one.first(["cpu"]) for _ in range(3 * (SHORT + 1))}
+        assert names == {name for n in range(3) for name in held[n][: SHORT + 1]}
+        assert one.first(["cpu"]) is None
+        read.clear()
 
 
 def test_one_damaged_batch_costs_its_own_requests_only(tmp_path):
@@ -370,7 +441,7 @@ def test_a_run_of_names_that_others_took_is_passed_over(gone, place):
     names = [f"{i:020d}.cpu.x" for i in range(600)]
     left, looks = set(), []
     line = Line(
-        lambda: names, lambda n: bool(looks.append(n)) or n in left, lambda: 0.0, place=place
+        lambda _: names, lambda n: bool(looks.append(n)) or n in left, lambda: 0.0, place=place
     )
     line.look()
     order = [line.first(["cpu"]) for _ in range(600)]
