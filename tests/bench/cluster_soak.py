@@ -30,12 +30,9 @@ from builders.rehearsal import SUBMIT, Rehearsal
 MODULES = (
     "cli/sitting.py",
     "cli/slurm_jobs.py",
-    "cli/status.py",
     "cli/wave.py",
     "launch/wave.py",
-    "slurm/commands.py",
     "slurm/job_state.py",
-    "worker/loop.py",
 )
 WORKFLOW = """
 schema_version: 1
