@@ -94,12 +94,12 @@ class Slurm(Rig):
         """Where it runs."""
         return self.run("squeue", "-h", "-j", job, "-o", "%N")
 
-    def reaches(self, job: str, state: str, *, restarts: int = 0, within_s: float = 60) -> None:
+    def reaches(self, job: str, state: str, *, restarts: int = 0, within_s: float = 120) -> None:
         """Wait until the job is in that state after so many restarts."""
         await_that(lambda: self.state(job), (state, restarts), within_s)
 
     def await_accounts(
-        self, job: str, fields: str, wanted: list[list[str]], *options: str, within_s: float = 60
+        self, job: str, fields: str, wanted: list[list[str]], *options: str, within_s: float = 120
     ) -> None:
         """Wait until sacct has these rows of a job: one a task, or with --duplicates one a run.
 
@@ -172,7 +172,7 @@ class SmallDisk:
         self._filler.unlink()
 
 
-def await_that(ask: Callable[[], Any], wanted: Any, within_s: float = 60) -> None:
+def await_that(ask: Callable[[], Any], wanted: Any, within_s: float = 120) -> None:
     """Wait until `ask()` answers `wanted`; its last answer stands in the failure."""
     deadline = time.monotonic() + within_s
     while (answer := ask()) != wanted:

@@ -55,7 +55,7 @@ class Rehearsal:
         """Verdicts journalled so far."""
         return sum(task["judged"] for task in self.status(**env)["tasks"])
 
-    def judged_more(self, *, than: int, within_s: float = 90) -> None:
+    def judged_more(self, *, than: int, within_s: float = 120) -> None:
         """Wait for that."""
         await_that(lambda: self.judged() > than, True, within_s)
 
@@ -122,7 +122,7 @@ class Rehearsal:
         """The canonical export of a run's archive."""
         return self.pike("archive", "export", "--canonical", f"{run}/archive.h5")
 
-    def ends_like(self, undisturbed: str, within_s: float = 150) -> None:
+    def ends_like(self, undisturbed: str, within_s: float = 240) -> None:
         """Wait for the end, then compare the export with that of an undisturbed run."""
         await_that(lambda: self.status()["state"], "done", within_s)
         assert self.export("run") == undisturbed

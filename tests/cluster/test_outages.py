@@ -3,7 +3,7 @@
 import pytest
 from builders.devcluster import await_that
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_run_goes_on_without_slurms_daemons(slurm, rehearsal, undisturbed):

@@ -5,7 +5,7 @@ import json
 import pytest
 from builders.devcluster import await_that
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WORKFLOW = """
 schema_version: 1

@@ -13,7 +13,7 @@ import pytest
 from builders.devcluster import REPO, await_that
 from builders.rehearsal import SUBMIT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def words(rehearsal):
