@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 

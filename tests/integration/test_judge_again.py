@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from pike_hpc.records import EvalRequest, EvalStatus, Task
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SOURCE = """
 import torch

@@ -7,7 +7,7 @@ from builders.tiny_task import TASK, TASK_SOURCE, forward, judge
 
 from pike_hpc.records import EvalStatus, Tier, Variant
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 HONEST = {
     "identity": (TASK_SOURCE, Tier.FP32, ()),

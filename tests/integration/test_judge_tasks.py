@@ -12,7 +12,7 @@ from pike_hpc import sandbox  # noqa: E402
 from pike_hpc.evaluate import Lane  # noqa: E402
 from pike_hpc.records import EvalRequest, EvalStatus, Task  # noqa: E402
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 HEAD = """
 import dataclasses
@@ -393,6 +393,9 @@ def test_refused_tasks_leave_no_memory_behind(lane):
         and b"evaluate.judge" in (p / "cmdline").read_bytes()
         and (p / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
     )
-    for i in range(6):
+    held = []
+    for i in range(8):
         lane.admit(task_of(RANDOM + f"# {i}"))
-    assert weights_held() <= 6
+        held.append(weights_held())
+    # What waits for the garbage collector comes and goes; what is kept only grows.
+    assert min(held[4:]) <= min(held[:4]), held
