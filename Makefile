@@ -1,7 +1,7 @@
 # Thin: every target that runs the product wraps one `pike-hpc` command.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev submit resume status cancel report doctor test check bench soak \
-	image devcluster devcluster-down clean
+.PHONY: help setup setup-dev submit resume status cancel report doctor test test-cluster \
+	test-together check bench soak image devcluster devcluster-down clean
 
 WORKFLOW ?= workflows/quickstart.yaml
 SITE ?=
@@ -42,16 +42,24 @@ doctor: setup ## Try everything a run needs here
 
 test: setup-dev ## Everything, from nothing: checks, then the whole suite
 	@$(MAKE) --no-print-directory check
-	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" tests/integration tests/exploits
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-cluster test-together
 	@.venv/bin/python -m pytest -m timed tests/integration tests/exploits
-	@.venv/bin/python -m pytest tests/gpu tests/cluster
+	@.venv/bin/python -m pytest tests/gpu
+
+# Most of the cluster's time is waiting for Slurm: others use the cores meanwhile.
+test-cluster:
+	@.venv/bin/python -m pytest --durations=10 tests/cluster
+
+test-together:
+	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" tests/integration tests/exploits
 
 check: setup-dev ## Format, lint, types, import contracts, unit and property tests
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
-	@.venv/bin/python -m pytest tests/unit tests/property tests/architecture tests/conformance
+	@.venv/bin/python -m pytest -n 2 --dist loadfile \
+		tests/unit tests/property tests/architecture tests/conformance
 
 BENCH := .venv/bin/python tests/bench
 OUT ?= docs
