@@ -7,6 +7,7 @@ the reference that is timed takes its own.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +20,8 @@ from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_range import WideRange
 from pike_hpc.evaluate.judge_signal import scale
 from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth
-from pike_hpc.evaluate.runner import Op
+from pike_hpc.evaluate.layout import buffer_bytes
+from pike_hpc.evaluate.runner import Op, kept_answers
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED
 
 SEEDS = 3
@@ -50,6 +52,8 @@ class Exam:
     """What single stretches of the reference's own answers are off by, at worst."""
     wide: WideRange | None
     """What is asked beyond the task's own inputs; the same in every exam."""
+    aliased: bool
+    """Whether the reference's own answer to the first input changes when it is called again."""
     cost_s: float
 
 
@@ -71,7 +75,11 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
 def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
     """Have the reference's runner answer the paper. Raises RunnerFailed."""
     start = time.monotonic()
-    references = tuple([truth.near(t) for t in call(reference, truth, x)[0]] for x in paper.inputs)
+    references, aliased = [], False
+    for i, packed in enumerate(paper.inputs):
+        references.append([truth.near(t) for t in call(reference, truth, packed)[0]])
+        if i + 1 == kept_answers(buffer_bytes(truth.frame.output_slots)):
+            aliased = has_changed(reference, truth, packed, references[0])
     scales, errors, locals_ = [], [], []
     for i, slot in enumerate(truth.frame.output_slots):
         scale, error, local = paper.scales[i], 0.0, 0.0
@@ -93,6 +101,7 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         reference_errors=tuple(errors),
         reference_locals=tuple(locals_),
         wide=paper.wide,
+        aliased=aliased,
         cost_s=paper.cost_s + time.monotonic() - start,
     )
 
@@ -104,3 +113,23 @@ def call(
     raw = link.space()
     latency_ms = link.window(Op.CALL, link.staged(packed), raw)
     return views(truth.frame.output_slots, raw), raw, latency_ms
+
+
+def has_changed(
+    link: RunnerLink, truth: Truth, packed: torch.Tensor, first: Sequence[torch.Tensor]
+) -> bool:
+    """Whether the oldest answer that the runner keeps no longer is what it was.
+
+    Args:
+        link: the runner.
+        truth: of the task.
+        packed: the input of the last call.
+        first: leaves of that answer, as they were.
+
+    Raises:
+        RunnerFailed: it did not answer.
+    """
+    raw = link.space()
+    link.window(Op.AGAIN, link.staged(packed), raw)
+    again = [truth.near(leaf) for leaf in views(truth.frame.output_slots, raw)]
+    return any(not torch.equal(a, b) for a, b in zip(first, again, strict=True))

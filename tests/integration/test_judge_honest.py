@@ -145,6 +145,15 @@ def test_what_fresh_weights_make_an_identity_cannot_be_judged_by_seed(lane):
     assert "norm" in result.message
 
 
+def test_nobody_is_told_of_an_alias_that_the_reference_has_too(lane):
+    both = TASK_SOURCE.replace("return self.second(", "return x, self.second(")
+    assert both != TASK_SOURCE
+    task = dataclasses.replace(TASK, source=both)
+    result = judge(lane, both, task=task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "aliased_output" not in result.tags
+
+
 def test_legacy_takes_pikes_seeds_and_rule(lane):
     task = dataclasses.replace(TASK, variant=Variant.LEGACY)
     result = judge(lane, TASK_SOURCE, task=task)
