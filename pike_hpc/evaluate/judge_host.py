@@ -56,6 +56,10 @@ class Host:
         """A runner that was started ahead has its role now."""
         self._ask(ask="appoint", runner=runner, role=role)
 
+    def owns(self, runner: int, pid: int) -> bool:
+        """Whether a process is the runner's own, or below it."""
+        return bool(self._ask(ask="owns", runner=runner, pid=pid)["owns"])
+
     def kill(self, runner: int, grace_s: float) -> Ending:
         """End a runner and everything below it, after `grace_s` to end by itself."""
         answer = self._ask(ask="kill", runner=runner, grace_s=grace_s)

@@ -13,6 +13,7 @@ import os
 import secrets
 import select
 import socket
+import struct
 import time
 from collections.abc import Sequence
 
@@ -37,6 +38,9 @@ from pike_hpc.evaluate.runner import (
 
 START_TIMEOUT_S = 120.0
 """Importing torch from a cold parallel file system takes this long at worst."""
+
+_PEER = struct.Struct("3i")
+"""struct ucred of unix(7): pid, uid, gid."""
 
 SPINS, LOOK_S = 200, 0.002
 """Looks at the page between two at the clock (about 10 us); time between two at the lane."""
@@ -104,8 +108,7 @@ class RunnerLink:
         self._inputs_on_device = shared.place is Place.DEVICE
         self._answers_on_device = shared.answers is Place.DEVICE
         self._left_s = START_TIMEOUT_S
-        self._await(self._listener.fileno(), None)
-        link, _ = self._listener.accept()
+        link = self._accept()
         bell_read, self._bell = os.pipe2(os.O_CLOEXEC)
         self._done, done_write = os.pipe2(os.O_CLOEXEC)
         self._pipes = [self._bell, self._done]
@@ -132,6 +135,22 @@ class RunnerLink:
         self._waiting.register(self._done, select.POLLIN)
         self._waiting.register(self._host, select.POLLIN)
         self._wait(None)
+
+    def _accept(self) -> socket.socket:
+        """The runner's connection. Raises RunnerFailed.
+
+        Without a file system of its own a candidate reaches other runners' sockets, and could
+        pass for a reference. The kernel says who connected; 0 is somebody in a container, who was
+        shown no socket but one.
+        """
+        while True:
+            self._await(self._listener.fileno(), None)
+            link, _ = self._listener.accept()
+            said = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            pid, _, _ = _PEER.unpack(said)
+            if pid == 0 or self._host.owns(self.number, pid):
+                return link
+            link.close()
 
     def allow(self, seconds: float) -> None:
         """From now on the runner has this long, over all that it is asked.

@@ -74,6 +74,10 @@ class Ward:
         """CPU seconds of everything below the warden; 0 when it is gone."""
         return float(self._ask(b"cpu\n").get("cpu_s", 0.0))
 
+    def owns(self, pid: int) -> bool:
+        """Whether a process of this machine is below the warden."""
+        return bool(self._ask(b"owns %d\n" % pid).get("held", False))
+
     def stop(self) -> bool:
         """Stop everything below the warden; False where something would not rest."""
         return bool(self._ask(b"stop\n").get("held", False))

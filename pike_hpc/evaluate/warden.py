@@ -3,8 +3,8 @@
 A process of its own, standard library only, because being the reaper of orphans
 (PR_SET_CHILD_SUBREAPER) is a property of a whole process and must not befall a program that
 merely uses a `Lane`. Run as a script: `warden.py FD`, where FD is a socket to the lane. The first
-line on it says what to start; each later line is `cpu`, `stop`, `go`, `thaw`, `slay` or
-`kill SECONDS-OF-GRACE`; after `slay` all below is dead and the warden still answers. When the
+line on it says what to start; each later line is `cpu`, `owns PID`, `stop`, `go`, `thaw`, `slay`
+or `kill SECONDS-OF-GRACE`; after `slay` all below is dead and the warden still answers. When the
 lane goes away the runner goes too.
 """
 
@@ -39,6 +39,8 @@ _AT_REST = b"TtDZXI"
 """States of proc_pid_stat(5) in which a thread that was told to stop runs no more."""
 _LAST_SWITCHES = 16
 """Of a thread that slept in the kernel when it was stopped, until the stop reached it."""
+_FIRST_TO_GO = "800"
+"""Of 1000 in proc_pid_oom_score_adj(5)."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
@@ -84,6 +86,7 @@ class Warden:
             stdout=write,
             stderr=write,
             start_new_session=True,
+            preexec_fn=_volunteer,  # this process has one thread
         )
         os.close(write)
 
@@ -115,13 +118,15 @@ class Warden:
 
     def _obey(self, line: bytes) -> bool:
         """Do what a line says; False after the last."""
-        verb, _, grace = line.partition(b" ")
+        verb, _, number = line.partition(b" ")
         if verb == b"kill":
-            self._await_exit(float(grace))
+            self._await_exit(float(number))
             self._end()
             return False
         if verb == b"cpu":
             self._say({"cpu_s": self._cpu_s()})
+        elif verb == b"owns":
+            self._say({"held": int(number) in descendants()})
         elif verb == b"slay":
             self._say({"held": not self._kill_all()})
         else:
@@ -230,6 +235,12 @@ class Warden:
             self._channel.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             return  # the lane is gone; the next read says so
+
+
+def _volunteer() -> None:
+    """Be what the kernel kills first when the machine's memory ends: nothing is lost with it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, "ascii")
 
 
 def stat_of(pid: int) -> list[str]:

@@ -59,6 +59,8 @@ class Wards:
         ward = self._wards.get(number)
         if message["ask"] == "cpu":
             return {"cpu_s": ward.cpu_s() if ward else 0.0}
+        if message["ask"] == "owns":
+            return {"owns": ward.owns(message["pid"]) if ward else False}
         if message["ask"] == "stop":
             self._resting.add(number)
             return {"held": ward.stop() if ward else False}

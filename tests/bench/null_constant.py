@@ -92,6 +92,10 @@ class PlainHost:
         self._runners[number] = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
         return number
 
+    def owns(self, number, pid):
+        """Whether it is the runner."""
+        return self._runners[number].pid == pid
+
     def kill(self, number, grace_s):
         """End it."""
         runner = self._runners[number]

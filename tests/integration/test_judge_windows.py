@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -74,6 +75,9 @@ class PlainHost:
         self._runners.append(subprocess.Popen(argv, cwd=self._folder))
         return len(self._runners) - 1
 
+    def owns(self, number, pid):
+        return self._runners[number].pid == pid
+
     def has_ended(self, number):
         return number in self.dead
 
@@ -100,9 +104,10 @@ def start(tmp_path):
     with contextlib.ExitStack() as stack:
         stack.callback(host.close)
 
-        def start(body):
+        def start(body, meanwhile=lambda address: None):
             link = RunnerLink(host, "candidate")
             stack.callback(link.end)
+            meanwhile(str(tmp_path / "r0/s"))
             shared = Shared(
                 frame=frame,
                 device=torch.device("cpu"),
@@ -147,6 +152,22 @@ def test_every_call_has_its_own_input_and_place(start):
     assert 0 < latency_ms < 1000
     assert run(link, Op.NULL)[1] == [10.0] * PLACES, "the null call gives the last answer again"
     assert run(link, count=2)[1] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_whoever_connects_in_a_runners_place_is_not_taken_for_it(start, stays):
+    """Without a file system of its own a candidate reaches the sockets of others, and may die."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as impostor:
+
+        def connect(address):
+            impostor.connect(address)
+            if not stays:
+                impostor.close()
+
+        assert run(start("", connect))[1] == [2.0, 4.0, 6.0, 8.0, 10.0]
+        if stays:
+            _, given, _, _ = socket.recv_fds(impostor, 1, 16)
+            assert given == []
 
 
 SPY = """
