@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import select
 import shutil
 import threading
@@ -21,6 +22,8 @@ from pike_hpc.evaluate.cell import Cell
 from pike_hpc.evaluate.gate import Departed, Gate
 from pike_hpc.evaluate.wards import Wards
 from pike_hpc.evaluate.wire import Gone
+
+_log = logging.getLogger(__name__)
 
 JUDGE_PATIENCE_S = 600.0
 """How long the judge may be silent beyond a candidate's time: float64 answers of large models."""
@@ -221,6 +224,8 @@ class Crew:
                 if "phase" in message:
                     if on_phase is not None:
                         on_phase(message["phase"])
+                elif "note" in message:
+                    _log.warning("the judge on %s: %s", self._cell.device, message["note"])
                 else:
                     judge.channel.send(**self._answer(message))
 

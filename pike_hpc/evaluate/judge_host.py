@@ -58,7 +58,7 @@ class Host:
 
     def owns(self, runner: int, pid: int) -> bool:
         """Whether a process is the runner's own, or below it."""
-        return bool(self._ask(ask="owns", runner=runner, pid=pid)["owns"])
+        return bool(self._ask(ask="owns", runner=runner, pid=pid)["held"])
 
     def kill(self, runner: int, grace_s: float) -> Ending:
         """End a runner and everything below it, after `grace_s` to end by itself."""
@@ -93,6 +93,10 @@ class Host:
     def phase(self, name: str) -> None:
         """Say what is being done; also a sign of life."""
         self._channel.send(phase=name)
+
+    def note(self, line: str) -> None:
+        """Say something for the lane's log."""
+        self._channel.send(note=line)
 
     def deliver(self, **message: Any) -> None:
         """Send the outcome of an order."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from pike_hpc.evaluate.judge_host import Host
@@ -17,9 +19,12 @@ ROOM_BYTES = 8 << 30
 class Spares:
     """Starts runners, some before anybody wants them; of those that wait none has run anything."""
 
-    def __init__(self, host: Host, device: torch.device, count: int) -> None:
-        """At most `count` wait."""
-        self._host, self._device, self._count = host, device, count
+    def __init__(
+        self, host: Host, count: int, free_bytes: Callable[[], int] = lambda: ROOM_BYTES
+    ) -> None:
+        """At most `count` wait; `free_bytes` tells how much of the device's memory is free."""
+        self._host, self._count, self._free_bytes = host, count, free_bytes
+        self._short = False
         self._waiting: list[RunnerLink] = []
 
     def take(self, role: str) -> RunnerLink:
@@ -43,5 +48,22 @@ class Spares:
             self._waiting.pop().end()
 
     def _has_room(self) -> bool:
-        on_cpu = self._device.type == "cpu"
-        return on_cpu or torch.cuda.mem_get_info(self._device)[0] >= ROOM_BYTES
+        """Whether there is room for one; the lane hears when that changes."""
+        free_bytes = self._free_bytes()
+        short = free_bytes < ROOM_BYTES
+        if short and not self._short:
+            free, wanted = free_bytes / 2**30, ROOM_BYTES / 2**30
+            self._host.note(
+                f"{free:.1f} GiB of the GPU are free: below {wanted:.0f} no runner starts ahead"
+            )
+        elif self._short and not short:
+            self._host.note("runners start ahead again")
+        self._short = short
+        return not short
+
+
+def free_on(device: torch.device) -> Callable[[], int]:
+    """What tells a GPU's free memory; a CPU's runners are as light as any process."""
+    if device.type == "cpu":
+        return lambda: ROOM_BYTES
+    return lambda: torch.cuda.mem_get_info(device)[0]

@@ -18,7 +18,7 @@ from pike_hpc.evaluate.judge_failures import cannot_share
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
-from pike_hpc.evaluate.judge_spares import SPARES, Spares
+from pike_hpc.evaluate.judge_spares import SPARES, Spares, free_on
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.records import Task
 
@@ -31,7 +31,7 @@ class Warm:
 
     def __init__(self, host: Host, device: torch.device, spares: bool) -> None:
         self._host, self._device = host, device
-        self.spares = Spares(host, device, SPARES[device.type] if spares else 0)
+        self.spares = Spares(host, SPARES[device.type] if spares else 0, free_on(device))
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self.place, why = best_place(device)

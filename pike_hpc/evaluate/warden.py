@@ -86,9 +86,9 @@ class Warden:
             stdout=write,
             stderr=write,
             start_new_session=True,
-            preexec_fn=_volunteer,  # this process has one thread
         )
         os.close(write)
+        _volunteer(self.child.pid)
 
     def keep(self, lines: bytes) -> None:
         """Until the lane says kill, or goes away. `lines`: what it has said already."""
@@ -237,10 +237,10 @@ class Warden:
             return  # the lane is gone; the next read says so
 
 
-def _volunteer() -> None:
-    """Be what the kernel kills first when the machine's memory ends: nothing is lost with it."""
+def _volunteer(pid: int) -> None:
+    """Name a process, and what it will start, to be killed first when the machine's memory ends."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, "ascii")
+        Path(f"/proc/{pid}/oom_score_adj").write_text(_FIRST_TO_GO, "ascii")
 
 
 def stat_of(pid: int) -> list[str]:

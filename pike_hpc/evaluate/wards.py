@@ -57,19 +57,23 @@ class Wards:
             self._roles[number] = message["role"]
             return {"role": message["role"]}
         ward = self._wards.get(number)
+        if message["ask"] == "kill":
+            status, tail = ward.end(message["grace_s"]) if ward else (None, "")
+            self._forget(number)
+            return {"status": status, "tail": clean(tail)}
         if message["ask"] == "cpu":
             return {"cpu_s": ward.cpu_s() if ward else 0.0}
+        return {"held": ward is not None and self._held(ward, number, message)}
+
+    def _held(self, ward: Ward, number: int, message: dict[str, Any]) -> bool:
+        """Whether the answer is yes."""
         if message["ask"] == "owns":
-            return {"owns": ward.owns(message["pid"]) if ward else False}
+            return ward.owns(message["pid"])
         if message["ask"] == "stop":
             self._resting.add(number)
-            return {"held": ward.stop() if ward else False}
-        if message["ask"] == "go":
-            self._resting.discard(number)
-            return {"held": ward.go() if ward else False}
-        status, tail = ward.end(message["grace_s"]) if ward else (None, "")
-        self._forget(number)
-        return {"status": status, "tail": clean(tail)}
+            return ward.stop()
+        self._resting.discard(number)
+        return ward.go()
 
     def freeze(self, but: Collection[int] = ()) -> bool:
         """Stop all but some, at once. One that would not rest is killed: False then."""

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from pike_hpc.evaluate.judge_spares import Spares  # noqa: E402
-from pike_hpc.evaluate.ward import Ward  # noqa: E402
-from pike_hpc.evaluate.wards import Wards  # noqa: E402
+from pike_hpc.evaluate.judge_spares import ROOM_BYTES, Spares
+from pike_hpc.evaluate.ward import Ward
+from pike_hpc.evaluate.wards import Wards
 
 pytestmark = pytest.mark.torch
 
@@ -20,6 +20,7 @@ class Lane:
         self.roles: dict[int, str] = {}
         self.ended: set[int] = set()
         self.killed: list[int] = []
+        self.notes: list[str] = []
         self._folder, self._places = folder, 0
 
     def place(self) -> Path:
@@ -42,6 +43,9 @@ class Lane:
     def kill(self, runner: int, grace_s: float) -> None:
         self.killed.append(runner)
 
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
 
 @pytest.fixture
 def lane(tmp_path, monkeypatch):
@@ -57,7 +61,7 @@ def taken(spares: Spares, role: str) -> int:
 
 
 def test_a_candidate_and_a_new_reference_find_theirs_started(lane):
-    spares = Spares(lane, torch.device("cpu"), 2)
+    spares = Spares(lane, 2)
     spares.fill()
     assert lane.roles == {1: "spare", 2: "spare"}
     assert taken(spares, "candidate") == 1
@@ -67,23 +71,37 @@ def test_a_candidate_and_a_new_reference_find_theirs_started(lane):
 
 
 def test_no_more_wait_than_were_asked_for(lane):
-    spares = Spares(lane, torch.device("cpu"), 2)
+    spares = Spares(lane, 2)
     spares.fill()
     spares.fill()
     assert len(lane.roles) == 2
     spares.end()
     assert sorted(lane.killed) == [1, 2]
-    none = Spares(lane, torch.device("cpu"), 0)
+    none = Spares(lane, 0)
     none.fill()
     assert taken(none, "candidate") == 3
 
 
 def test_one_that_died_waiting_is_cleared_away(lane):
-    spares = Spares(lane, torch.device("cpu"), 2)
+    spares = Spares(lane, 2)
     spares.fill()
     lane.ended.add(1)
     assert taken(spares, "candidate") == 2
     assert lane.killed == [1, 2]
+
+
+def test_where_memory_is_short_none_waits_and_the_log_says_so_once(lane):
+    free = [ROOM_BYTES - 1]
+    spares = Spares(lane, 2, lambda: free[0])
+    spares.fill()
+    spares.fill()
+    assert not lane.roles
+    assert lane.notes == ["8.0 GiB of the GPU are free: below 8 no runner starts ahead"]
+    free[0] = ROOM_BYTES
+    spares.fill()
+    assert lane.roles == {1: "spare", 2: "spare"}
+    assert lane.notes[1:] == ["runners start ahead again"]
+    spares.end()
 
 
 class Runner(Ward):
