@@ -60,6 +60,7 @@ class Seen:
     phases: list
     ended: float = 0.0
     status: EvalStatus | None = None
+    tags: tuple = ()
 
     def spent(self):
         """Seconds by phase; `wait` is what came before the first."""
@@ -86,7 +87,7 @@ class WatchedJudge:
             on_phase(phase)
 
         result = self._inner.evaluate(request, mark)
-        seen.ended, seen.status = self._book.now(), result.status
+        seen.ended, seen.status, seen.tags = self._book.now(), result.status, result.tags
         self._book.end(seen, result)
         return result
 
@@ -204,6 +205,7 @@ def table(book, seconds, judges):
             "median": median_of(alone),
             "p95": round(alone[min(len(alone) - 1, int(0.95 * len(alone)))], 3) if alone else None,
         },
+        "tags": dict(sorted(Counter(tag for s in survivors for tag in s.tags).items())),
         "statuses": dict(sorted(Counter(str(s.status) for s in book.done).items())),
         "judge_s_by_phase": {
             phase: {
