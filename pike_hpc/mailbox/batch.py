@@ -6,7 +6,6 @@ no such line. Knows nothing of the disk.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from pike_hpc.records import CodecError
@@ -15,7 +14,8 @@ BATCH_MAX = 16
 """Members of one file. What a damaged file costs, and what a reader reads for one member."""
 
 _PREFIX = b"pike-hpc batch 1 "
-_MEMBER = re.compile(r"([0-9a-f]{32}):(\d{1,12})")
+_LONGEST = 12
+"""Digits of a length."""
 
 
 def pack(members: Sequence[tuple[str, bytes]]) -> bytes:
@@ -33,10 +33,10 @@ def member(data: bytes, request_id: str) -> bytes:
     first, newline, _ = data.partition(b"\n")
     start = len(first) + len(newline)
     for entry in first[len(_PREFIX) :].decode("ascii", "replace").split(" "):
-        match = _MEMBER.fullmatch(entry)
-        if match is None:
+        name, _, length = entry.partition(":")
+        if not (length.isdecimal() and len(length) <= _LONGEST):
             raise CodecError("a batch whose first line is not a list of its members")
-        if match[1] == request_id:
-            return data[start : start + int(match[2])]
-        start += int(match[2])
+        if name == request_id:
+            return data[start : start + int(length)]
+        start += int(length)
     raise CodecError("a batch without this request in it")

@@ -116,7 +116,7 @@ class Files:
     def rename(self, source: Path, target: Path) -> None:
         """Atomically, replacing a file at `target`."""
         with explained_move(source):
-            source.rename(target)
+            os.rename(source, target)  # noqa: PTH104  # Path.rename makes a Path of it, for nothing
 
     def rename_new(self, source: Path, target: Path) -> None:
         """Atomically; FileExistsError when `target` exists, OSError where unsupported."""

@@ -212,9 +212,10 @@ class EvalRequest:
     @property
     def key(self) -> ResultKey:
         """What its result is filed under."""
+        candidate = self.candidate  # it has the task's digest, which is no field but a sum
         return ResultKey(
-            task_digest=self.task.digest,
-            candidate_id=self.candidate.id,
+            task_digest=candidate.task_digest,
+            candidate_id=candidate.id,
             device_kind=self.device_kind,
             image_digest=self.image_digest,
             judge_version=self.judge_version,
