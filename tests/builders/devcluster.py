@@ -167,8 +167,12 @@ class SmallDisk:
             while file.write(bytes(4096)):
                 pass
 
+    def give(self, pages: int) -> None:
+        """A little of it back."""
+        os.truncate(self._filler, self._filler.stat().st_size - 4096 * pages)
+
     def free(self) -> None:
-        """Give it back."""
+        """All of it back."""
         self._filler.unlink()
 
 

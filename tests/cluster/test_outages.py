@@ -27,12 +27,17 @@ def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(slurm, rehearsal, u
         agent = [job["job_id"] for job in rehearsal.status()["jobs"] if job["kind"] == "agent"]
         rehearsal.judged_more(than=1)
         said = "no space left for the run: workers and agents go on once there is some"
+        disk.fill()
+        await_that(lambda: said in rehearsal.status()["notes"], True)
 
-        def full_and_said():
-            disk.fill()  # again: what the run deletes is room
-            return said in rehearsal.status()["notes"]
+        def agent_waits():
+            disk.give(pages=2)  # a verdict gets through, and its agent has no room to journal it
+            assert rehearsal.status()["state"] == "running"
+            disk.fill()
+            return (slurm.folder / "run/slurm/no-room").exists()
 
-        await_that(full_and_said, True)
+        await_that(agent_waits, True)
+        assert said in rehearsal.status()["notes"]
         before = rehearsal.judged()
         disk.free()
         rehearsal.judged_more(than=before)

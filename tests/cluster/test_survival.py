@@ -83,7 +83,7 @@ export SLURM_JOB_END_TIME=$(($(date +%s) + 80)); esac"""
 def test_a_drained_walltime_is_made_up_for_by_the_next_worker(slurm, rehearsal, undisturbed):
     """Of the 80 s the last ten are kept, and one evaluation takes 36 s: two of them don't fit."""
     rehearsal.submit("workers.count=1", f'setup=["{SHORT}"]')
-    rehearsal.judged_more(than=1)
+    rehearsal.judged_more(than=6)
     (first,) = rehearsal.workers()
     pid = rehearsal.amid_an_evaluation(first)
     os.kill(pid, signal.SIGSTOP)
