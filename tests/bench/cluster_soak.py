@@ -49,7 +49,7 @@ SETTINGS = (
     "agent.tasks_per_job=15",
 )
 NODES = ("c1", "c2")
-PAUSE_S = (3.0, 12.0)
+PAUSE_S = (1.0, 6.0)
 """Between two disturbances."""
 FROZEN_S = (5.0, 40.0)
 DOWN_S = (3.0, 20.0)
