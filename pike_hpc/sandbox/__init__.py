@@ -1,6 +1,6 @@
 """One door to everything that keeps an untrusted program apart: pure argv, chosen and measured."""
 
-from pike_hpc.sandbox.choose import available, choose, python_trial
+from pike_hpc.sandbox.choose import answer, available, choose, python_trial
 from pike_hpc.sandbox.command import command
 from pike_hpc.sandbox.guard import protect_memory
 from pike_hpc.sandbox.host import (
@@ -11,6 +11,7 @@ from pike_hpc.sandbox.host import (
     python_prefixes,
 )
 from pike_hpc.sandbox.image import Image, inspect
+from pike_hpc.sandbox.leftovers import forget_ended
 from pike_hpc.sandbox.levels import ATTACKS, LEVELS, level, meets
 from pike_hpc.sandbox.probe import measure
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec, environment, home
@@ -25,10 +26,12 @@ __all__ = [
     "Image",
     "SandboxSpec",
     "Toolchain",
+    "answer",
     "available",
     "choose",
     "command",
     "environment",
+    "forget_ended",
     "give_scratch",
     "home",
     "inspect",

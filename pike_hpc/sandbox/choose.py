@@ -23,6 +23,8 @@ AUTO_ORDER = (Engine.BUBBLEWRAP, Engine.UNSHARE, Engine.NONE)
 TRIAL_TIMEOUT_S = 60.0
 """An image on a cold parallel file system starts slowly; the others need milliseconds."""
 
+_TRIAL_ENV = {"PATH": "/usr/bin:/bin"}
+
 _FIX = {
     Engine.BUBBLEWRAP: "install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap), "
     "and allow user namespaces to ordinary users",
@@ -44,7 +46,20 @@ def refusal(engine: Engine, facts: HostFacts, trial: SandboxSpec | None = None) 
 
     The trial's program must be harmless and end by itself with status 0.
     """
-    spec = trial or SandboxSpec(argv=("true",), env={"PATH": "/usr/bin:/bin"})
+    said = _tried(engine, facts, trial or SandboxSpec(argv=("true",), env=_TRIAL_ENV))
+    return said if isinstance(said, str) else None
+
+
+def answer(engine: Engine, facts: HostFacts, spec: SandboxSpec) -> str:
+    """What a harmless program prints under `engine`. Raises UsageError where it ends badly."""
+    said = _tried(engine, facts, spec)
+    if isinstance(said, str):
+        raise _does_not_work(engine, said, facts)
+    return said.decode(errors="replace")
+
+
+def _tried(engine: Engine, facts: HostFacts, spec: SandboxSpec) -> str | bytes:
+    """What a program printed that ended with status 0; as text, why there was none."""
     try:
         argv = command(engine, spec, facts)
     except UsageError as error:
@@ -65,7 +80,7 @@ def refusal(engine: Engine, facts: HostFacts, trial: SandboxSpec | None = None) 
     except subprocess.TimeoutExpired:
         return f"a trial did not end within {TRIAL_TIMEOUT_S:.0f} s"
     if done.returncode == 0:
-        return None
+        return done.stdout
     said = done.stderr.decode(errors="replace").strip().splitlines()
     return said[-1] if said else f"a trial ended with status {done.returncode}"
 
@@ -105,13 +120,19 @@ def choose(wanted: str, facts: HostFacts, trial: SandboxSpec | None = None) -> E
         forget_ended(engine, facts)
     reason = refusal(engine, facts, trial)
     if reason is not None:
-        raise UsageError(
-            f"engine {engine} does not work here: {reason}",
-            where="container.engine",
-            valid=", ".join((AUTO, *available(facts, trial))),
-            fix=_FIX[engine],
-        )
+        raise _does_not_work(engine, reason, facts, trial)
     return engine
+
+
+def _does_not_work(
+    engine: Engine, reason: str, facts: HostFacts, trial: SandboxSpec | None = None
+) -> UsageError:
+    return UsageError(
+        f"engine {engine} does not work here: {reason}",
+        where="container.engine",
+        valid=", ".join((AUTO, *available(facts, trial))),
+        fix=_FIX[engine],
+    )
 
 
 def python_trial(spec: SandboxSpec, python: str | Path) -> SandboxSpec:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox.containers import container
 from pike_hpc.sandbox.filter import MAX_TIMERS, seccomp
-from pike_hpc.sandbox.host import IMAGE_PYTHON, NOBODY, HostFacts
+from pike_hpc.sandbox.host import IMAGE_PATH, IMAGE_PYTHON, NOBODY, HostFacts
 from pike_hpc.sandbox.narrow import HAND_OVER_FD
 from pike_hpc.sandbox.spec import SCRATCH, Engine, SandboxSpec
 
@@ -34,11 +34,17 @@ _MEBIBYTE = 1 << 20
 def command(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
     """What to execute so that `spec` runs under `engine` on the host of `facts`.
 
-    Raises UsageError where the engine cannot take the spec (one that runs an image, without one),
-    or where the program would run as root.
+    Raises UsageError where the engine cannot take the spec (one that runs an image, without one; a
+    trusted one, without an image), or where an untrusted program would run as root.
     """
+    if spec.trusted and not engine.runs_image:
+        raise UsageError(f"engine {engine} keeps no program of ours: it needs no image for it")
+    if engine.runs_image and "PATH" in spec.env:
+        path = f"{IMAGE_PATH}:{spec.env['PATH']}"
+        spec = replace(spec, env={**spec.env, "PATH": path})
     if engine.is_container:
-        return _contained(engine, spec, facts)
+        shown, inside = _wrapped(spec, facts)
+        return container(engine, shown, facts, inside)
     make = {
         Engine.NONE: _bare,
         Engine.UNSHARE: _unshare,
@@ -139,8 +145,8 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     # Without a folder of ours SCRATCH is part of a session that sites limit, to 64 MB by default:
     # too small for what torch.compile writes.
     argv += ["--workdir", str(spec.scratch)] if spec.scratch else []
-    narrowed = _narrowed(facts, python=IMAGE_PYTHON)
-    for path in (*spec.read_only, *((NARROW,) if narrowed else ())):
+    shown, inside = _wrapped(spec, facts)
+    for path in shown.read_only:
         argv += ["--bind", f"{path}:{path}:ro"]
     for path in spec.shared:
         argv += ["--bind", f"{path}:{path}:rw"]
@@ -150,14 +156,16 @@ def _apptainer(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     for name, value in sorted(env.items()):
         argv += ["--env", f"{name}={value}"]
     argv += ["--pwd", str(SCRATCH), spec.image]
-    return [*argv, *home, *_limits(spec, facts, None), *narrowed, *spec.argv]
+    return [*argv, *home, *inside]
 
 
-def _contained(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
+def _wrapped(spec: SandboxSpec, facts: HostFacts) -> tuple[SandboxSpec, list[str]]:
+    """What an image's own interpreter is to run, and the spec with that shown."""
+    if spec.trusted:
+        return spec, list(spec.argv)
     narrowed = _narrowed(facts, python=IMAGE_PYTHON)
     shown = replace(spec, read_only=(*spec.read_only, NARROW)) if narrowed else spec
-    inside = [*_limits(spec, facts, None), *narrowed, *spec.argv]
-    return container(engine, shown, facts, inside)
+    return shown, [*_limits(spec, facts, None), *narrowed, *spec.argv]
 
 
 def _check_apptainer(spec: SandboxSpec) -> None:

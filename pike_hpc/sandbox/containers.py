@@ -51,10 +51,12 @@ def container(engine: Engine, spec: SandboxSpec, facts: HostFacts, inside: list[
     argv = ["env", "-i", *(f"{name}={value}" for name, value in facts.client_env)]
     argv += [facts.python, "-I", "-S", str(CONTAIN), engine.value, "run"]
     argv += ["--rm", "--interactive", "--pull", "never", "--label", LABEL, "--log-driver", "none"]
-    argv += ["--network", "none", "--ipc", "private", "--hostname", "sandbox"]
+    argv += ["--network", "none", "--ipc", "private"]
+    # Results name the machine that they were measured on.
+    argv += ["--uts", "host"] if spec.trusted else ["--hostname", "sandbox"]
     argv += ["--cap-drop", "all", "--security-opt", "no-new-privileges", "--read-only"]
     argv += _podmans_own() if engine is not Engine.DOCKER else _limits_together(spec)
-    argv += ["--user", _user(engine, facts)]
+    argv += ["--user", _user(engine, spec, facts)]
     size = f"size={spec.scratch_mb}m"
     argv += ["--tmpfs", f"{SCRATCH}:rw,exec,nosuid,nodev,mode=1777,{size}"]
     argv += ["--shm-size", f"{spec.scratch_mb}m"]
@@ -79,6 +81,8 @@ def _podmans_own() -> list[str]:
 
 def _limits_together(spec: SandboxSpec) -> list[str]:
     """Docker's daemon always has control groups of its own; rootless podman seldom does."""
+    if spec.trusted:
+        return []
     argv = ["--pids-limit", str(spec.processes + 1)]
     if spec.memory_mb:
         memory = f"{spec.memory_mb + _KEEPERS_MB}m"
@@ -86,12 +90,12 @@ def _limits_together(spec: SandboxSpec) -> list[str]:
     return argv
 
 
-def _user(engine: Engine, facts: HostFacts) -> str:
-    """Ids inside: those that are ours outside, and never root's outside.
+def _user(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> str:
+    """Ids inside: those that are ours outside, and root's outside for no untrusted program.
 
     Rootless podman maps us to 0. Another id would have it copy the image for each mapping; without
     a capability 0 is a number like any other.
     """
-    if facts.is_root:
+    if facts.is_root and not spec.trusted:
         return f"{NOBODY}:{NOBODY}"
     return f"{facts.uid}:{facts.gid}" if engine is Engine.DOCKER else "0:0"

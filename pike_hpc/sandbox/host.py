@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pike_hpc.config import env
 from pike_hpc.sandbox.groups import handed_over
 from pike_hpc.sandbox.spec import Engine
 
@@ -22,6 +21,9 @@ NOBODY = 65534
 
 IMAGE_PYTHON = "python3"
 """What an image's Python is called inside it, with torch: see containers/README.md."""
+
+IMAGE_PATH = "/opt/conda/bin"
+"""Where an image may have it beside the usual folders: PyTorch's own do (Dockerfile of pytorch)."""
 
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Programs, compilers, libraries and headers."""
@@ -95,6 +97,9 @@ class HostFacts:
 
 def look() -> HostFacts:
     """The facts of this host, for this user, now."""
+    # The judge imports this package in images, which hold no YAML.
+    from pike_hpc.config import env  # noqa: PLC0415
+
     folders = [Path(p) for p in SYSTEM_FOLDERS]
     links = tuple((str(p), str(p.readlink())) for p in folders if p.is_symlink())
     plain = [str(p) for p in folders if p.is_dir() and not p.is_symlink()]

@@ -18,6 +18,7 @@ from pike_hpc.sandbox.spec import Engine
 
 _TIMEOUT_S = 60.0
 _AT_ONCE = 100
+_ROUNDS = 5
 
 
 def forget_ended(engine: Engine, facts: HostFacts) -> int:
@@ -25,14 +26,17 @@ def forget_ended(engine: Engine, facts: HostFacts) -> int:
     if engine is Engine.DOCKER or not engine.is_container:
         return 0
     named = ("--filter", f"label={LABEL}", "--format", "{{.ID}} {{.Pid}}")
-    listed = _said(client(engine, facts, "ps", "--all", *named))
-    found = ended(listed, _keeps)
-    for first in range(0, len(found), _AT_ONCE):
-        some = found[first : first + _AT_ONCE]
-        # The first time podman finds out that they do not run, the second it removes them.
-        for _ in range(2):
+    forgotten: set[str] = set()
+    # The first time podman finds out that they do not run; later it removes them, not always all.
+    for _ in range(_ROUNDS):
+        found = ended(_said(client(engine, facts, "ps", "--all", *named)), _keeps)
+        for first in range(0, len(found), _AT_ONCE):
+            some = found[first : first + _AT_ONCE]
             _said(client(engine, facts, "rm", "--force", "--time", "0", *some))
-    return len(found)
+        forgotten.update(found)
+        if not found:
+            break
+    return len(forgotten)
 
 
 def ended(listed: str, keeps: Callable[[int], bool]) -> list[str]:

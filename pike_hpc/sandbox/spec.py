@@ -68,6 +68,9 @@ class SandboxSpec:
     """Whether NVIDIA's device nodes exist inside."""
     image: str | None = None
     """Container image, for engines that run one."""
+    trusted: bool = False
+    """A program of ours, for engines that run an image: it has all system calls, our own uid, this
+    host's name, and no limits. What it is not shown is as absent as for any other."""
     scratch: Path | None = None
     """Working folder for engine none, which has no SCRATCH of its own, and where apptainer keeps
     its SCRATCH: see `give_scratch`."""

@@ -44,7 +44,7 @@ def toolchain(
     cuda = None if image else _cuda_home(environ)
     folders = [f"{cuda or _DEFAULT_CUDA}/bin"] if cuda or image else []
     beside = Path(python).parent
-    if (beside / "ninja").exists():
+    if image is None and (beside / "ninja").exists():
         folders.append(str(beside))
     env = {"PATH": ":".join((*folders, _PATH))}
     if cuda is not None:

@@ -252,6 +252,46 @@ def test_containers_golden(engine, own, user, gpu):
     assert argv == contained(engine.value, own, user, gpu)[: -len(INSIDE)] + limited
 
 
+def test_a_program_of_ours_in_an_image_is_neither_narrowed_nor_limited():
+    """What it is shown, and the network that it does not have, are as for any other."""
+    ours = spec(image="pike:cuda", gpu=True, memory_mb=64, trusted=True)
+    facts = replace(CLIENT, machine="x86_64")
+    narrow = f"{NARROW}:{NARROW}:ro"
+    for engine, own, user, gpu in (
+        (Engine.PODMAN, PODMAN, "0:0", ("--device", "nvidia.com/gpu=all")),
+        (Engine.DOCKER, (), "1000:100", ("--gpus", "all")),
+    ):
+        golden = contained(engine.value, own, user, gpu)[: -len(INSIDE)] + list(ours.argv)
+        at = golden.index("--hostname")
+        golden[at : at + 2] = ["--uts", "host"]
+        assert command(engine, ours, facts) == golden
+    argv = command(Engine.APPTAINER, ours, facts)
+    assert argv[argv.index("pike:cuda") + 1 :] == list(ours.argv)
+    assert narrow not in argv
+    theirs = command(Engine.APPTAINER, replace(ours, trusted=False), facts)
+    without = [word for word in theirs[: theirs.index("pike:cuda")] if word != narrow]
+    without.pop(theirs.index(narrow) - 1)  # the option of the binding left out
+    assert argv[: argv.index("pike:cuda")] == without
+
+
+def test_an_images_python_is_looked_for_where_pytorchs_images_have_it():
+    for engine in Engine:
+        argv = " ".join(command(engine, spec(image="i", env={"PATH": "/usr/bin"}), USER))
+        assert ("PATH=/opt/conda/bin:/usr/bin" in argv) == engine.runs_image
+
+
+def test_a_program_of_ours_keeps_the_uid_that_owns_its_folder():
+    ours = spec(image="i", trusted=True)
+    argv = command(Engine.PODMAN, ours, ROOT)
+    assert argv[argv.index("--user") + 1] == "0:0"
+
+
+@pytest.mark.parametrize("engine", [e for e in Engine if not e.runs_image])
+def test_an_engine_without_an_image_keeps_no_program_of_ours(engine):
+    with pytest.raises(UsageError, match="no program of ours"):
+        command(engine, spec(trusted=True), USER)
+
+
 @pytest.mark.parametrize("engine", [Engine.PODMAN_HPC, Engine.PODMAN, Engine.DOCKER])
 def test_nobody_is_root_outside_a_container(engine):
     """A client that root starts maps nobody: 0 inside would be 0 outside."""
