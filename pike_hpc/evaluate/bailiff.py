@@ -1,4 +1,7 @@
-"""The judge's process, as the lane starts, hears and ends it. No torch on this side."""
+"""The judge's process beside us, as the lane starts, hears and ends it. No torch on this side.
+
+One in an image is `contained`'s.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.screen import printable
@@ -59,6 +63,13 @@ class JudgeProcess:
             with contextlib.suppress(Gone):
                 self.channel.receive()
 
+    def sources(self) -> list[Any]:
+        """What to wait for."""
+        return [self.channel]
+
+    def pump(self) -> None:
+        """Its end shows on the channel, and nowhere else."""
+
     def forget_words(self) -> None:
         """What it wrote so far belongs to earlier orders."""
         self._said = os.fstat(self._log.fileno()).st_size
@@ -70,12 +81,7 @@ class JudgeProcess:
         size = os.fstat(self._log.fileno()).st_size
         start = max(self._said, size - 4096)
         raw = os.pread(self._log.fileno(), size - start, start)
-        lines = clean(raw.decode("utf-8", "replace")).strip().splitlines()
-        said = printable(lines[-1], 300) if lines else "it said nothing"
-        status = self._process.returncode
-        if status is not None and status < 0:
-            return f"{signal.Signals(-status).name}; {said}"
-        return said if status in (None, 1) else f"exit status {status}; {said}"
+        return how_it_ended(self._process.returncode, raw.decode("utf-8", "replace"))
 
     def freeze(self) -> None:
         """Stop it. It is trusted; only its kernels must not run."""
@@ -98,3 +104,14 @@ class JudgeProcess:
         self._process.kill()
         self._process.wait()
         self._log.close()
+
+
+def how_it_ended(status: int | None, said: str) -> str:
+    """One line: the signal or status, -N or 128+N for signal N, and the last line of the log."""
+    lines = clean(said).strip().splitlines()
+    last = printable(lines[-1], 300) if lines else "it said nothing"
+    if status in (None, 1):
+        return last
+    number = -status if status < 0 else status - 128
+    named = number in set(signal.Signals)
+    return f"{signal.Signals(number).name if named else f'exit status {status}'}; {last}"

@@ -87,8 +87,8 @@ class Builder:
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
         self._memory_mb = max(4096, memory_mb // (2 * at_once))
         scratch.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="build-", dir=scratch)).resolve()
-        self._folder.chmod(0o711)
+        self.folder = Path(tempfile.mkdtemp(prefix="build-", dir=scratch)).resolve()
+        self.folder.chmod(0o711)
         self._shelf = Shelf(keep_mb << 20)
         self._under_way: dict[str, concurrent.futures.Future[Built]] = {}
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class Builder:
         self._pool.shutdown(wait=True, cancel_futures=True)
         os.close(self._stop_write)
         os.close(self._stop_read)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self, request: EvalRequest) -> concurrent.futures.Future[Built] | None:
         if not compiles(request.candidate_source):
@@ -169,20 +169,20 @@ class Builder:
         built, final = NOTHING, False
         try:
             made, tail = self._run(request, number)
-            built, final = self._file(made, tail, self._folder / f"k{number}"), made.outcome_known
+            built, final = self._file(made, tail, self.folder / f"k{number}"), made.outcome_known
         except OSError:
             built = NOTHING  # no room, no processes: the run will say so where it matters
         finally:
             with self._lock:
                 del self._under_way[key]
                 if final:
-                    for folder in self._shelf.put(key, built, self._folder / f"k{number}"):
+                    for folder in self._shelf.put(key, built, self.folder / f"k{number}"):
                         shutil.rmtree(folder, ignore_errors=True)
         return built
 
     def _run(self, request: EvalRequest, number: int) -> tuple[Made, str]:
         """Import the candidate under a warden; what came out of it, and what it printed."""
-        sockets, place = self._folder / f"s{number}", self._folder / f"w{number}"
+        sockets, place = self.folder / f"s{number}", self.folder / f"w{number}"
         for folder in (sockets, place):
             folder.mkdir()
         sockets.chmod(0o755)
@@ -193,7 +193,7 @@ class Builder:
             ward = Ward(
                 ["nice", "-n", "19", *argv],
                 env={"PATH": _HOST_PATH},
-                cwd=self._folder,
+                cwd=self.folder,
                 remove=[place, sockets],
             )
             try:

@@ -1,4 +1,4 @@
-"""What every runner of a lane is kept in: engine, folder, limits, environment. No torch."""
+"""What every process of a lane is kept in: engine, folder, limits, environment. No torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pike_hpc import sandbox
+from pike_hpc.evaluate.bailiff import JudgeProcess
+from pike_hpc.evaluate.contained import PACKAGE, START_JUDGE, ContainedJudge
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.records import Isolation
 
@@ -31,7 +33,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Starts runners, each under a warden."""
+    """Starts runners, each under a warden, and the judge: in the image, where there is one."""
 
     engine: sandbox.Engine
     folder: Path
@@ -46,6 +48,8 @@ class Cell:
     processes: int
     read_only: tuple[Path, ...] = ()
     """What a runner may read beside Python's own folders: compilers."""
+    libraries: Path | None = None
+    """Where builds lie that the judge hands to runners."""
     extra: Mapping[str, str]
     """Of the environment."""
     facts: sandbox.HostFacts = field(default_factory=sandbox.look)
@@ -56,14 +60,34 @@ class Cell:
         place.mkdir()
         sandbox.give_scratch(place, self.facts)
         spec = self._spec(str(address), address.parent, place)
-        argv = sandbox.command(self.engine, spec, self.facts)
-        program = shutil.which(argv[0], path=_PATH) or shutil.which(argv[0]) or argv[0]
         return Ward(
-            [program, *argv[1:]],
+            self._argv(spec),
             env={"PATH": _PATH},
             cwd=self.folder,
             remove=[place, address.parent],
         )
+
+    def start_judge(self, folder: Path) -> JudgeProcess | ContainedJudge:
+        """A judge whose runners' sockets, and all that it writes, lie in `folder`."""
+        env = sandbox.environment(folder, threads=self.threads, extra=dict(self.extra))
+        if not self.engine.runs_image:
+            return JudgeProcess(self.python, folder, env)
+        start = (self._inside[0], "-I", "-B", "-u", "-c", START_JUDGE)
+        spec = sandbox.SandboxSpec(
+            argv=(*start, str(PACKAGE.parent), str(folder)),
+            read_only=(PACKAGE, *((self.libraries,) if self.libraries else ())),
+            shared=(folder,),
+            env=env,
+            gpu=self.device == "cuda",
+            image=self.image,
+            trusted=True,
+        )
+        return ContainedJudge(self._argv(spec), folder, env={"PATH": _PATH}, cwd=self.folder)
+
+    def _argv(self, spec: sandbox.SandboxSpec) -> list[str]:
+        argv = sandbox.command(self.engine, spec, self.facts)
+        program = shutil.which(argv[0], path=_PATH) or shutil.which(argv[0]) or argv[0]
+        return [program, *argv[1:]]
 
     def measure(self) -> Isolation:
         """What separates a candidate from everything else here, by attacks."""

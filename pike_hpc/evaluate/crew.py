@@ -16,14 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Set
 from typing import Any
 
-from pike_hpc import sandbox
 from pike_hpc.evaluate.bailiff import JudgeProcess
 from pike_hpc.evaluate.cell import Cell
+from pike_hpc.evaluate.contained import ContainedJudge
 from pike_hpc.evaluate.gate import Departed, Gate
 from pike_hpc.evaluate.wards import Wards
 from pike_hpc.evaluate.wire import Gone
 
 _log = logging.getLogger(__name__)
+
+Judge = JudgeProcess | ContainedJudge
 
 JUDGE_PATIENCE_S = 600.0
 """How long the judge may be silent beyond a candidate's time: float64 answers of large models."""
@@ -53,7 +55,7 @@ class Crew:
             opening: what a new judge is told first.
         """
         self._cell, self._gate, self._opening = cell, gate, opening
-        self._judge: JudgeProcess | None = None
+        self._judge: Judge | None = None
         self._judges = 0
         self._wards = Wards(cell.start)
         self._hands = threading.Condition(threading.RLock())
@@ -174,17 +176,14 @@ class Crew:
         since = self._frozen_at
         return self._thawed_s + (time.monotonic() - since if since is not None else 0.0)
 
-    def _start_judge(self) -> JudgeProcess:
+    def _start_judge(self) -> Judge:
         with self._moving():
             self._judges += 1
             self._cell.folder.mkdir(mode=0o711, exist_ok=True)
             folder = self._cell.folder / f"j{self._judges}"
             folder.mkdir(mode=0o711)
             folder.chmod(0o711)
-            env = sandbox.environment(
-                folder, threads=self._cell.threads, extra=dict(self._cell.extra)
-            )
-            self._judge = judge = JudgeProcess(self._cell.python, folder, env)
+            self._judge = judge = self._cell.start_judge(folder)
         judge.channel.send(order="open", **self._opening())
         self._serve(judge, JUDGE_PATIENCE_S, None, "ready")
         return judge
@@ -199,7 +198,7 @@ class Crew:
 
     def _serve(
         self,
-        judge: JudgeProcess,
+        judge: Judge,
         patience_s: float,
         on_phase: Callable[[str], None] | None,
         until: str,
@@ -211,9 +210,10 @@ class Crew:
             if left <= 0:
                 raise JudgeLost(f"the judge was silent for {patience_s:.0f} s")
             with self._hands:
-                sources: list[Any] = [judge.channel, *self._wards.living()]
+                sources: list[Any] = [*judge.sources(), *self._wards.living()]
             ready = select.select(sources, [], [], left)[0]
             with self._moving():
+                judge.pump()
                 self._tell_ends(judge)
             if judge.channel not in ready:
                 continue
@@ -229,7 +229,7 @@ class Crew:
                 else:
                     judge.channel.send(**self._answer(message))
 
-    def _tell_ends(self, judge: JudgeProcess) -> None:
+    def _tell_ends(self, judge: Judge) -> None:
         """Tell the judge which runners have ended by themselves."""
         self._wards.pump()
         for number in self._wards.ended():

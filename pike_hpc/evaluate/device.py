@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pike_hpc.records import UsageError
@@ -40,13 +40,28 @@ class Device:
     """UUIDs of the GPUs that can be used, all of the same kind."""
 
 
-def detect(wanted: str = "auto", *, visible: str | None = None) -> Device:
+def torch_version() -> str | None:
+    """The installed torch's version, torch itself not imported; None where there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def detect(
+    wanted: str = "auto",
+    *,
+    visible: str | None = None,
+    torch: Callable[[], str | None] = torch_version,
+) -> Device:
     """The device for `auto`, `cpu`, `cuda` or a kind such as `nvidia-h200`.
 
     Args:
         wanted: what the workflow or the command line says.
         visible: CUDA_VISIBLE_DEVICES of the environment: which GPUs may be used, as indices or
             UUIDs; empty means none.
+        torch: gives the version of the torch that will judge, asked where there is a GPU; None is
+            taken for one that can use it.
 
     Raises:
         UsageError: a GPU was asked for and there is none, or torch cannot use it.
@@ -54,7 +69,7 @@ def detect(wanted: str = "auto", *, visible: str | None = None) -> Device:
     cores = len(os.sched_getaffinity(0))
     if wanted == "cpu":
         return Device(kind="cpu", torch_device="cpu", why=f"cpu, {cores} cores (asked for)")
-    gpus, why_not = _gpus(visible)
+    gpus, why_not = _gpus(visible, torch)
     if gpus:
         kind = slug(gpus[0][0])
         same = tuple(uuid for name, uuid, _ in gpus if slug(name) == kind)
@@ -104,22 +119,16 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def torch_version() -> str | None:
-    """The installed torch's version, torch itself not imported; None where there is none."""
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def image_digest() -> str:
     """What stands for the container image where there is none: the torch that judges."""
     return f"host:torch-{torch_version() or 'none'}"
 
 
-def _gpus(visible: str | None) -> tuple[list[tuple[str, str, str]], str]:
+def _gpus(
+    visible: str | None, torch: Callable[[], str | None]
+) -> tuple[list[tuple[str, str, str]], str]:
     """(name, uuid, driver) of each GPU that may be used; or none and the reason."""
-    gpus, why_not = _listed()
+    gpus, why_not = _listed(torch)
     if visible is None or not gpus:
         return gpus, why_not
     if not visible.strip():
@@ -129,13 +138,13 @@ def _gpus(visible: str | None) -> tuple[list[tuple[str, str, str]], str]:
     return chosen, "" if chosen else f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU here"
 
 
-def _listed() -> tuple[list[tuple[str, str, str]], str]:
+def _listed(torch: Callable[[], str | None]) -> tuple[list[tuple[str, str, str]], str]:
     """(name, uuid, driver) of each GPU here that torch can use; or none and the reason."""
     rows, why_not = _ask(_QUERY)
     gpus = [(r[0], r[1], r[2]) for r in rows if len(r) == 3 and r[1].startswith("GPU-")]
     if not gpus:
         return [], why_not
-    version = torch_version() or ""
+    version = torch() or ""
     if "+cpu" in version:
         return [], f"torch {version} was built without CUDA, so the {gpus[0][0]} is left idle"
     return gpus, ""

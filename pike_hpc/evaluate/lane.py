@@ -81,7 +81,7 @@ class Lane:
             device: cpu or cuda.
             engine: what runners are kept in, as `sandbox.choose` gives it.
             scratch: a node-local folder; sockets and a runner's files go below it.
-            python: the interpreter of judge and runners, with torch.
+            python: the interpreter of judge and runners, with torch, where no image has one.
             threads: of each runner and of the judge; None for the cores we may use.
             gpu: UUID of the GPU for CUDA_VISIBLE_DEVICES; None shows all.
             gate: of all lanes on the device; None where this is the only one.
@@ -109,6 +109,7 @@ class Lane:
             scratch_mb=scratch_mb,
             processes=processes,
             read_only=tuple(tools.read_only),
+            libraries=builder.folder if builder else None,
             extra={**_CALM, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}), **tools.env},
         )
         self._isolation: Isolation | None = None

@@ -90,6 +90,10 @@ class Ward:
         """Kill everything below; the log and the exit status are there until `end`."""
         self._ask(b"slay\n")
 
+    def mark(self) -> None:
+        """What it printed so far is no part of what `end` returns."""
+        self._ask(b"mark\n")
+
     def end(self, grace_s: float = 0.0) -> tuple[int | None, str]:
         """Kill everything below; the runner's own exit status if it had one, and its log's end."""
         answer = self._ask(b"kill %.3f\n" % grace_s)

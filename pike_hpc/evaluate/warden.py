@@ -3,9 +3,9 @@
 A process of its own, standard library only, because being the reaper of orphans
 (PR_SET_CHILD_SUBREAPER) is a property of a whole process and must not befall a program that
 merely uses a `Lane`. Run as a script: `warden.py FD`, where FD is a socket to the lane. The first
-line on it says what to start; each later line is `cpu`, `owns PID`, `stop`, `go`, `thaw`, `slay`
-or `kill SECONDS-OF-GRACE`; after `slay` all below is dead and the warden still answers. When the
-lane goes away the runner goes too.
+line on it says what to start; each later line is `cpu`, `owns PID`, `stop`, `go`, `thaw`, `slay`,
+`mark` (what was printed so far is forgotten) or `kill SECONDS-OF-GRACE`; after `slay` all below is
+dead and the warden still answers. When the lane goes away the runner goes too.
 """
 
 from __future__ import annotations
@@ -129,6 +129,11 @@ class Warden:
             self._say({"held": int(number) in descendants()})
         elif verb == b"slay":
             self._say({"held": not self._kill_all()})
+        elif verb == b"mark":
+            while select.select([self._output], [], [], 0)[0] and self._drain():
+                pass
+            self._tail = Tail()
+            self._say({"marked": True})
         else:
             do = {b"stop": self._stop, b"go": self._go, b"thaw": self._thaw}[verb]
             self._say({"held": do()})

@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,30 @@ def test_each_fault_is_seen(tmp_path: Path, code: str, fault: str) -> None:
     (source / "loud.py").write_text(code + "\n")
     (found,) = faults(["json", "loud"], tmp_path / "home", source)
     assert found.startswith(fault)
+
+
+IN_AN_IMAGE = """
+import importlib.abc, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1:]:
+            raise ModuleNotFoundError(f"no {name} in an image")
+
+sys.meta_path.insert(0, Absent())
+import pike_hpc.evaluate.judge
+"""
+
+
+@pytest.mark.torch
+def test_the_judge_needs_nothing_of_ours_that_images_lack() -> None:
+    """An image holds torch and what torch brings along; the rest stays with the worker."""
+    pytest.importorskip("torch")
+    lines = (ROOT / "setup.cfg").read_text().partition("install_requires =")[2].partition("\n\n")[0]
+    ours = {re.split(r"[ ><=;]", line.strip())[0] for line in lines.splitlines() if line.strip()}
+    absent = {"pyyaml": "yaml"}
+    names = {absent.get(name, name) for name in ours} - {"filelock", "numpy"}
+    assert "yaml" in names
+    command = [sys.executable, "-c", IN_AN_IMAGE, *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
