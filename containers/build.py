@@ -8,6 +8,7 @@ subordinate ids; standard library only, but for `--site`, which reads the site's
 """
 
 import argparse
+import hashlib
 import os
 import shlex
 import shutil
@@ -114,7 +115,10 @@ def _submit(arguments: argparse.Namespace, wants_build: bool) -> int:
         arguments.options,
         log,
     )
-    return _run([argv], arguments, f"its log: {log}")
+    code = _run([argv], arguments, f"its log: {log}")
+    if code == 0 and not arguments.dry_run:
+        _say(_record(arguments).read_text("utf-8").strip())
+    return code
 
 
 def _build(arguments: argparse.Namespace, engine: str, recipe: recipes.Recipe) -> int:
@@ -155,7 +159,37 @@ def _make(arguments: argparse.Namespace, engine: str, steps: list[list[str]]) ->
         _say(f"{image}: {size_mb:.0f} MB after {took_s:.0f} s")
     elif code != 0 and engine == "apptainer":
         fresh.unlink(missing_ok=True)
+    if code == 0 and not arguments.dry_run:
+        _write_record(arguments, engine)
     return code
+
+
+def _record(arguments: argparse.Namespace) -> Path:
+    """The file that says which image lies there."""
+    return (arguments.out or HERE) / f"{arguments.name}.digest"
+
+
+def _write_record(arguments: argparse.Namespace, engine: str) -> None:
+    """A tag may mean another image tomorrow: say which one this is, and how to keep to it."""
+    image = str(_record(arguments).with_suffix(".sif"))
+    image = image if engine == "apptainer" else _fresh(arguments, engine)
+    recipe = recipes.RECIPES[arguments.name]
+    source = recipe.definition if arguments.build or not recipe.upstream else recipe.upstream
+    digest = digest_of(engine, image)
+    text = f'{image} from {source}; to refuse any other: container: {{digest: "{digest}"}}'
+    _record(arguments).parent.mkdir(parents=True, exist_ok=True)
+    _record(arguments).write_text(f"{text}\n", "utf-8")
+    _say(text)
+
+
+def digest_of(engine: str, image: str) -> str:
+    """The digest of an image that is there, as `submit` compares it with `container.digest`."""
+    if engine == "apptainer":
+        with Path(image).open("rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    from pike_hpc.sandbox import Engine, inspect, look  # noqa: PLC0415 - wants more than Python
+
+    return inspect(Engine(engine), image, look(), where="--engine").digest
 
 
 def _run(steps: list[list[str]], arguments: argparse.Namespace, more: str) -> int:

@@ -1,5 +1,6 @@
 """How images are had: commands for each engine and site, and what the definitions say."""
 
+import hashlib
 import re
 import shlex
 import subprocess
@@ -173,3 +174,29 @@ def test_every_shipped_cluster_names_an_image_that_is_made() -> None:
             f"pike-hpc:{recipe.removeprefix('eval-')}" for recipe in RECIPES
         }
         assert image.rpartition("/")[2] in made
+
+
+PROGRAMS = {
+    "apptainer": "for target; do :; done; eval target=\\${$(($# - 1))}; echo image >$target",
+    "podman": """[ "$1" != image ] || echo '[{"Digest": "sha256:abc", "Labels": {}}]'""",
+}
+
+
+@pytest.mark.parametrize("engine", list(PROGRAMS))
+def test_what_was_got_is_recorded_so_that_it_can_be_pinned(tmp_path: Path, engine: str) -> None:
+    program = tmp_path / "bin" / engine
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{PROGRAMS[engine]}\n")
+    program.chmod(0o755)
+    options = ["--engine", engine, "--out", str(tmp_path / "images")]
+    argv = [sys.executable, CONTAINERS / "build.py", "eval-cuda12", *options]
+    env = {"PATH": f"{program.parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "images/eval-cuda12.digest").read_text()
+    digest = "sha256:abc"
+    if engine == "apptainer":
+        digest = "sha256:" + hashlib.sha256(b"image\n").hexdigest()
+    assert f"from {RECIPES['eval-cuda12'].upstream}" in said
+    assert f'container: {{digest: "{digest}"}}' in said
+    assert said in done.stderr
