@@ -19,6 +19,7 @@ from typing import TextIO
 from pike_hpc.cli.baselines_plan import MODES, Entry, parse_modes, plan
 from pike_hpc.cli.baselines_table import Row, as_text, document, exit_code, row, said
 from pike_hpc.cli.evaluate import add_judging_options, device_from, request_from
+from pike_hpc.cli.judging_torch import judging_toolchain, judging_torch
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.solutions import Matched, match_folder
@@ -26,7 +27,6 @@ from pike_hpc.cli.stock import StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, chosen_from
 from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.screen import printable
-from pike_hpc.proposers.rules import probe_toolchain
 from pike_hpc.tasks import Chosen
 
 
@@ -61,9 +61,8 @@ def run(options: argparse.Namespace) -> int:
     chosen = chosen_from(options)
     folders = [match_folder(folder, chosen.tasks) for folder in options.solutions]
     device = device_from(options)
-    entries = plan(
-        chosen.tasks, modes, folders, toolchain=probe_toolchain(), device_kind=device.kind
-    )
+    toolchain = judging_toolchain(options.engine, options.image)
+    entries = plan(chosen.tasks, modes, folders, toolchain=toolchain, device_kind=device.kind)
     _announce(chosen, folders, entries, device)
     rows: list[Row] = []
     try:
@@ -135,7 +134,8 @@ def _print(
         return
     unmatched = [each for folder in folders for each in folder.unmatched]
     now = datetime.datetime.now(datetime.UTC)
-    whole = document(rows, len(entries), device, options.arguments, now)
+    torch = judging_torch(options.engine, options.image)
+    whole = document(rows, len(entries), device, options.arguments, now, torch)
     whole["refused"] = [{"path": str(p), "reason": r} for p, r in chosen.refused]
     whole["unmatched"] = [{"path": str(p), "reason": r} for p, r in unmatched]
     print(json.dumps(whole, indent=2, allow_nan=False))

@@ -16,7 +16,7 @@ from typing import Any
 
 from pike_hpc.cli.baselines_plan import Entry
 from pike_hpc.cli.evaluate import document as result_document
-from pike_hpc.evaluate.device import Device, torch_version
+from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.records import EvalResult, EvalStatus
 
@@ -49,6 +49,7 @@ def document(
     device: Device,
     arguments: Sequence[str],
     now: datetime.datetime,
+    torch: str | None,
 ) -> dict[str, Any]:
     """What `baselines --json` prints; `total` is how many programs were to be judged."""
     return {
@@ -56,7 +57,7 @@ def document(
         "command": shlex.join(["pike-hpc", *arguments]),
         "date": now.isoformat(timespec="seconds"),
         "device": {"kind": device.kind, "description": device.why},
-        "torch": torch_version(),
+        "torch": torch,
         "complete": len(rows) == total,
         "settings": summaries(rows),
         "rows": list(rows),

@@ -15,9 +15,9 @@ from pathlib import Path
 from pike_hpc.cli.check import Check
 from pike_hpc.cli.doctor_files import clock_check, kind_of, lock_check, room_check
 from pike_hpc.cli.image import TORCH, check_image, is_tested
+from pike_hpc.cli.judging_torch import inside, judging_device, judging_torch, runs_image
 from pike_hpc.cli.lanes import measure_isolation
-from pike_hpc.config import Resolved, env
-from pike_hpc.evaluate.device import detect, torch_version
+from pike_hpc.config import Resolved
 from pike_hpc.mailbox import FileMailbox
 
 
@@ -27,10 +27,10 @@ def here(resolved: Resolved) -> Mapping[str, Callable[[], Check]]:
     work, tmp = Path(site.paths.work), Path(site.paths.tmp)
     return {
         "python": python,
-        "torch": torch,
-        "device": device,
-        "compiler": compiler,
         "image": lambda: image(resolved),
+        "torch": lambda: torch(resolved),
+        "device": lambda: device(resolved),
+        "compiler": lambda: compiler(resolved),
         "isolation": lambda: isolation(resolved),
         "work": lambda: mailbox(work),
         "lock": lambda: lock_check(work),
@@ -46,28 +46,39 @@ def python() -> Check:
     return Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
 
 
-def torch() -> Check:
-    """Whether it is here, and a version that is tested."""
-    version = torch_version()
+def torch(resolved: Resolved) -> Check:
+    """Whether what judges is there, and a version that is tested: in the image, or else here."""
+    container = resolved.site.container
+    in_image = runs_image(container.engine)
+    version = judging_torch(container.engine, container.image)
+    if version is None and in_image:
+        fix = "make image SITE=…; this environment needs none"
+        return Check("torch", "fail", f"not in image {container.image}: nothing can be judged", fix)
     if version is None:
-        return Check(
-            "torch",
-            "warn",
-            "not installed: nothing can be judged in this environment",
-            "make setup (or pip install 'pike-hpc[local]'); worker jobs use this environment too",
-        )
+        fix = "make setup (or pip install 'pike-hpc[local]'), or an engine that runs an image"
+        detail = f"not installed, and engine {container.engine} runs no image: nothing is judged"
+        return Check("torch", "warn", detail, fix)
     state = "ok" if is_tested(version) else "warn"
-    return Check("torch", state, version, f"tested are {TORCH[0]} up to, and without, {TORCH[1]}")
+    where = f"{version} in image {container.image}" if in_image else version
+    return Check("torch", state, where, f"tested are {TORCH[0]} up to, and without, {TORCH[1]}")
 
 
-def device() -> Check:
+def device(resolved: Resolved) -> Check:
     """What would judge here."""
-    found = detect("auto", visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+    container = resolved.site.container
+    found = judging_device("auto", container.engine, container.image)
     return Check("device", "ok", found.why)
 
 
-def compiler() -> Check:
-    """Whether C++ is compiled, with Python's headers at hand."""
+def compiler(resolved: Resolved) -> Check:
+    """Whether C++ is compiled, with Python's headers at hand: in the image, or else here."""
+    container = resolved.site.container
+    if runs_image(container.engine):
+        found = inside(container.engine, container.image)
+        detail = f"{found.compiler or 'no g++'}, {'' if found.headers else 'no '}headers of Python"
+        state = "ok" if found.compiler and found.headers else "warn"
+        fix = "make image SITE=… BUILD=1 has both; without them inline C++ fails"
+        return Check("compiler", state, f"in the image: {detail}", fix)
     program = shutil.which("g++")
     headers = Path(sysconfig.get_paths()["include"], "Python.h")
     if program is None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from pike_hpc.cli import doctor_here
 from pike_hpc.cli.check import Check
 from pike_hpc.cli.doctor_files import clock_check, lock_of_another
+from pike_hpc.cli.judging_torch import judging_device, judging_torch, runs_image
 from pike_hpc.cli.models import brief_answers
 from pike_hpc.config import Resolved
-from pike_hpc.evaluate.device import detect, torch_version
 from pike_hpc.records import TryAgainLater
 from pike_hpc.sandbox import Engine, inspect, look
 
@@ -40,7 +40,7 @@ def inside(resolved: Resolved, kind: str, note: Path) -> Mapping[str, Callable[[
         return shared | {"model": lambda: model(resolved)}
     return shared | {
         "tmp": lambda: doctor_here.sockets(Path(resolved.site.paths.tmp)),
-        "torch": doctor_here.torch,
+        "torch": lambda: doctor_here.torch(resolved),
         "device": lambda: device(resolved),
         "driver": lambda: driver(resolved),
         "isolation": lambda: doctor_here.isolation(resolved),
@@ -64,7 +64,8 @@ def visible(note: Path) -> Check:
 
 def device(resolved: Resolved) -> Check:
     """Whether this node has the GPU that results will be filed under."""
-    found = detect("auto")
+    container = resolved.site.container
+    found = judging_device("auto", container.engine, container.image)
     wanted = resolved.site.worker_job.gpu_model
     if wanted and found.kind != wanted:
         fix = f"set worker_job.gpu_model to {found.kind}, or ask for other nodes"
@@ -83,14 +84,15 @@ def driver(resolved: Resolved) -> Check:
 
 
 def cuda_of(resolved: Resolved) -> str:
-    """The CUDA version that the image's label, or else this environment's torch, names."""
+    """The CUDA version that the image's label, or else the torch that judges, names."""
     container = resolved.site.container
-    if container.image is not None and container.engine in list(Engine):
+    if container.image is not None and runs_image(container.engine):
         engine = Engine(container.engine)
-        if engine.runs_image:
-            found = inspect(engine, container.image, look(), where="container.image")
-            return found.labels.get("cuda", "")
-    digits = re.search(r"\+cu(\d+)(\d)$", torch_version() or "")
+        found = inspect(engine, container.image, look(), where="container.image")
+        if "cuda" in found.labels:
+            return found.labels["cuda"]
+    version = judging_torch(container.engine, container.image)
+    digits = re.search(r"\+cu(\d+)(\d)$", version or "")
     return f"{digits[1]}.{digits[2]}" if digits else ""
 
 

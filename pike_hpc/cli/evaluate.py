@@ -11,13 +11,13 @@ from typing import Any, TextIO
 
 from pike_hpc.cli.candidate_file import read_candidate
 from pike_hpc.cli.image import digest_of
+from pike_hpc.cli.judging_torch import judging_device
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.stock import Stock, StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, task_from
-from pike_hpc.config import env
 from pike_hpc.evaluate import Lane
-from pike_hpc.evaluate.device import Device, detect, image_digest
+from pike_hpc.evaluate.device import Device, image_digest
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,
@@ -53,7 +53,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
 
 def device_from(options: argparse.Namespace) -> Device:
     """The device that the options name. Raises UsageError."""
-    return detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+    return judging_device(options.device, options.engine, options.image)
 
 
 def request_from(

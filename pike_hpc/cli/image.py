@@ -6,6 +6,7 @@ import dataclasses
 import functools
 
 from pike_hpc import sandbox
+from pike_hpc.cli.judging_torch import runs_image
 from pike_hpc.config import Resolved
 from pike_hpc.records import UsageError
 
@@ -32,7 +33,7 @@ def with_digest(resolved: Resolved) -> Resolved:
 def check_image(resolved: Resolved) -> str | None:
     """The digest of the image that a run's candidates are kept in; raises as `with_digest`."""
     container = resolved.site.container
-    if container.image is None or not _runs_image(container.engine):
+    if container.image is None or not runs_image(container.engine):
         return None
     where = resolved.sources.get("container.image", "container.image")
     found = _found(container.engine, container.image, where)
@@ -49,7 +50,7 @@ def check_image(resolved: Resolved) -> str | None:
 @functools.cache
 def digest_of(engine: str, image: str | None) -> str | None:
     """The digest of an image named on the command line; None where none is run."""
-    if image is None or not _runs_image(engine):
+    if image is None or not runs_image(engine):
         return None
     return _found(engine, image, "--image")
 
@@ -79,10 +80,6 @@ def is_tested(version: str) -> bool:
     numbers = tuple(int(part) for part in version.partition("+")[0].split(".")[:2])
     low, high = (tuple(map(int, v.split("."))) for v in TORCH)
     return low <= numbers < high
-
-
-def _runs_image(engine: str) -> bool:
-    return engine in list(sandbox.Engine) and sandbox.Engine(engine).runs_image
 
 
 def _prefixed(digest: str) -> str:

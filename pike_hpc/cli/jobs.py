@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pike_hpc import slurm
+from pike_hpc.cli.judging_torch import judging_device
 from pike_hpc.cli.lanes import lanes_each, open_judges
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.run import Run, writer_id
@@ -134,8 +135,8 @@ def worker(options: argparse.Namespace) -> int:
     if run.device_kind == SIMULATED:
         made_up = SimulatedJudge(SIMULATED, seed=workflow.search.seed, latency_s=_REHEARSAL_S)
         return run_worker(run.mailbox, [made_up], settings)
-    device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
     site, container = run.resolved.site, run.resolved.site.container
+    device = judging_device(run.device_kind, container.engine, container.image)
     with open_judges(device, container.engine, Path(site.paths.tmp), container.image) as opened:
         judges: Sequence[Judge] = opened
         if tape.record is not None:
@@ -147,7 +148,8 @@ def _lanes(run: Run) -> int:
     """How many requests its workers judge at once. A tape's run must not depend on the machine."""
     try:
         visible = env.environ().get("CUDA_VISIBLE_DEVICES")
-        gpus = detect(run.device_kind, visible=visible).gpus
+        # Whether their torch can use them is found out by those who judge.
+        gpus = detect(run.device_kind, visible=visible, torch=lambda: None).gpus
     except UsageError:  # the agent's machine has none: it only searches
         gpus = ()
     cores = len(os.sched_getaffinity(0)) // max(len(gpus), 1)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pike_hpc import sandbox
+from pike_hpc.cli.judging_torch import require_torch
 from pike_hpc.config import env
 from pike_hpc.evaluate import Gate, JudgeLost, Lane
 from pike_hpc.evaluate.builder import Builder
@@ -28,7 +29,6 @@ from pike_hpc.evaluate.device import (
     compute_capability,
     lanes_per_gpu,
     smallest_memory_mb,
-    torch_version,
 )
 from pike_hpc.evaluate.gpu_lock import take_free
 from pike_hpc.machine import divide_cpus, physical_cores, pid_namespace, runs, start_ticks
@@ -63,13 +63,14 @@ def open_lane(
     Of several GPUs the first on which no other process judges is taken.
 
     Raises:
-        UsageError: no torch here, or the engine does not work here.
+        UsageError: no torch to judge with, or the engine does not work here.
         TryAgainLater: other processes judge on every GPU.
     """
-    require_torch()
+    require_torch(engine, image)
     with _scratch(tmp) as scratch, _gpus(device, scratch.parent, wanted=1) as gpus:
         chosen = _choose(engine, image)
         with (
+            _nothing_left(chosen),
             _builder(chosen, scratch, gpus[0], image) as builder,
             Lane(
                 device.torch_device,
@@ -93,15 +94,16 @@ def open_judges(
     handing its work back.
 
     Raises:
-        UsageError: no torch here, or the engine does not work here.
+        UsageError: no torch to judge with, or the engine does not work here.
         TryAgainLater: other processes judge on every GPU.
     """
-    require_torch()
+    require_torch(engine, image)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(_scratch(tmp))
         held = _gpus(device, scratch.parent, wanted=len(device.gpus), wait_s=_WAIT_S)
         gpus = stack.enter_context(held)
         chosen = _choose(engine, image)
+        stack.enter_context(_nothing_left(chosen))
         cpus = os.sched_getaffinity(0)
         shares = divide_cpus(cpus, len(gpus), physical_cores(cpus))
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
@@ -163,18 +165,12 @@ def _builder(engine: sandbox.Engine, scratch: Path, gpu: str | None, image: str 
 def measure_isolation(engine: str, tmp: Path | None = None, image: str | None = None) -> Isolation:
     """What an engine stops here, by attacks. Raises UsageError, PikeError."""
     chosen = _choose(engine, image)
-    with _scratch(tmp) as scratch, Lane("cpu", chosen, scratch=scratch, image=image) as lane:
+    with (
+        _nothing_left(chosen),
+        _scratch(tmp) as scratch,
+        Lane("cpu", chosen, scratch=scratch, image=image) as lane,
+    ):
         return lane.isolation
-
-
-def require_torch() -> None:
-    """Raises UsageError where this Python has no torch."""
-    if torch_version() is None:
-        raise UsageError(
-            "torch is not installed here, and judging needs it",
-            where=f"the Python at {sys.prefix}",
-            fix="make setup, or pip install 'pike-hpc[local]', on a machine that judges",
-        )
 
 
 class LaneJudge:
@@ -271,6 +267,15 @@ def owner_name(pid: int) -> str:
 def _namespace() -> str:
     digits = "".join(filter(str.isdigit, pid_namespace()))
     return f"{int(digits or 0):x}"
+
+
+@contextmanager
+def _nothing_left(engine: sandbox.Engine) -> Iterator[None]:
+    """Afterwards its client forgets the containers that were killed."""
+    try:
+        yield
+    finally:
+        sandbox.forget_ended(engine, sandbox.look())
 
 
 def _choose(engine: str, image: str | None) -> sandbox.Engine:

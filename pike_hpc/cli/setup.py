@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from pike_hpc.agent import Controller, Models, TaskSetup
+from pike_hpc.cli.judging_torch import runs_image
 from pike_hpc.cli.run import Run
 from pike_hpc.evaluate.device import image_digest
 from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.mailbox import Mailbox
-from pike_hpc.proposers.rules import portfolio, probe_toolchain
+from pike_hpc.proposers.rules import Toolchain, portfolio, probe_toolchain
 from pike_hpc.records import Task
 from pike_hpc.search import Limits, make_strategy
 
@@ -44,9 +46,17 @@ def make_controller(
         timeout_s=workflow.evaluate.timeout_s,
         strategy=strategy,
         limits=limits,
-        toolchain=probe_toolchain(),
+        toolchain=_toolchain(run),
     )
     journal = TaskJournal.open(
         run.dir, task_slug(task.key), writer=writer, seed=workflow.search.seed, clock=time.time
     )
     return Controller(setup, journal, mailbox, models)
+
+
+def _toolchain(run: Run) -> Toolchain:
+    """What rules may count on; of an image what every image must hold (containers/README.md)."""
+    here = probe_toolchain()
+    if not runs_image(run.resolved.site.container.engine):
+        return here
+    return dataclasses.replace(here, compiler="g++", python_headers=True, tensorrt=False)

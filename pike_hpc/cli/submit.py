@@ -12,7 +12,7 @@ from pike_hpc.cli import processes, slurm_jobs
 from pike_hpc.cli.config import add_layers, resolve_from
 from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.image import check_image, with_digest
-from pike_hpc.cli.lanes import require_torch
+from pike_hpc.cli.judging_torch import judging_device, require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
@@ -20,7 +20,7 @@ from pike_hpc.cli.simulate import simulate
 from pike_hpc.cli.slurm_submit import ask_first, check_key_files, print_plan, submit_to_slurm
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import Resolved, difference, env
-from pike_hpc.evaluate.device import Device, detect
+from pike_hpc.evaluate.device import Device
 from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs
 from pike_hpc.records import Task, UsageError
 from pike_hpc.worker import SIMULATED, CassetteJudge
@@ -69,12 +69,12 @@ def submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         return print_plan(resolved, folder.absolute(), tasks)
     is_new = not (folder / "run.yaml").exists()
-    if device is not None and is_new:
-        require_torch()  # no folder is made for a run that could not judge
     if resolved.site.scheduler == "slurm" and is_new:
         ask_first(resolved, folder.absolute(), tasks)
     if tape.replay is None and is_new:
         resolved = with_digest(resolved)
+    if device is not None and is_new:  # no folder is made for a run that could not judge
+        require_torch(resolved.site.container.engine, resolved.site.container.image)
     run = _open_or_create(folder, resolved, tasks)
     return _go_on(run, device, tape, is_new=is_new)
 
@@ -89,7 +89,8 @@ def resume(options: argparse.Namespace) -> int:
     device = None
     local = run.resolved.site.scheduler == "local" and tape.replay is None
     if local and not run.finished():
-        device = detect(run.device_kind, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+        container = run.resolved.site.container
+        device = judging_device(run.device_kind, container.engine, container.image)
     return _go_on(run, device, tape, is_new=False)
 
 
@@ -116,7 +117,8 @@ def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | Non
         kind = model or "cpu" if wanted in ("auto", "cuda") else wanted
         device = None
     else:
-        device = detect(wanted, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+        container = resolved.site.container
+        device = judging_device(wanted, container.engine, container.image)
         kind = device.kind
     evaluate = dataclasses.replace(resolved.workflow.evaluate, devices=(kind,))
     workflow = dataclasses.replace(resolved.workflow, evaluate=evaluate)

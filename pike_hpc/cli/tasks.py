@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pike_hpc.cli.judging_torch import judging_device, judging_torch
 from pike_hpc.cli.tasks_check import Row, check, document, exit_code, refusals, row
 from pike_hpc.cli.tasks_table import as_markdown, as_text
-from pike_hpc.config import env
-from pike_hpc.evaluate.device import Device, detect
+from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.records import Task, UsageError, Variant
 from pike_hpc.tasks import Chosen, choose, effective_source, find_task
@@ -55,6 +55,7 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", help="where `check` runs the models")
     parser.add_argument("--engine", default="auto", help="isolation of `check`")
+    parser.add_argument("--image", metavar="IMAGE", help="of an engine that runs one")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     add_task_options(parser)
     parser.set_defaults(run=run)
@@ -105,11 +106,11 @@ def _show(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     chosen = chosen_from(options)
-    device = detect(options.device, visible=env.environ().get("CUDA_VISIBLE_DEVICES"))
+    device = judging_device(options.device, options.engine, options.image)
     print(f"checking {len(chosen.tasks)} tasks on {device.why}", file=sys.stderr)
     rows: list[Row] = []
     try:
-        check(chosen, device, options.engine, sys.stderr, rows)
+        check(chosen, device, options.engine, sys.stderr, rows, image=options.image)
     except KeyboardInterrupt:
         _print_check(options, chosen, device, rows)  # minutes of work, and true as far as it goes
         raise
@@ -122,7 +123,8 @@ def _print_check(
 ) -> None:
     if options.json:
         now = datetime.datetime.now(datetime.UTC)
-        _print_json(document(rows, chosen, device, options.arguments, now))
+        torch = judging_torch(options.engine, options.image)
+        _print_json(document(rows, chosen, device, options.arguments, now, torch))
         _name_refused(chosen)
     else:
         print(as_text(rows, refusals(chosen.refused), len(chosen.tasks)))

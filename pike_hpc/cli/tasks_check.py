@@ -16,7 +16,7 @@ from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.tasks_table import verdict
 from pike_hpc.evaluate import Admission, JudgeLost, Lane
-from pike_hpc.evaluate.device import Device, torch_version
+from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.measured import code_digest
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.records import CodecError, Task, Variant, encode
@@ -26,7 +26,15 @@ Row = dict[str, Any]
 """One task of `tasks … --json`."""
 
 
-def check(chosen: Chosen, device: Device, engine: str, log: TextIO, rows: list[Row]) -> None:
+def check(
+    chosen: Chosen,
+    device: Device,
+    engine: str,
+    log: TextIO,
+    rows: list[Row],
+    *,
+    image: str | None = None,
+) -> None:
     """Add a row per task, in order, as each is found; progress goes to `log`.
 
     Raises:
@@ -34,7 +42,7 @@ def check(chosen: Chosen, device: Device, engine: str, log: TextIO, rows: list[R
     """
     small = small_only(chosen, device)
     total = len(chosen.tasks)
-    with sigterm_as_ctrl_c(), open_lane(device, engine) as lane:
+    with sigterm_as_ctrl_c(), open_lane(device, engine, image=image) as lane:
         for number, task in enumerate(chosen.tasks, 1):
             name = printable(f"{task.key} {task.name}")
             print(f"[{number}/{total}] {name} … ", end="", file=log, flush=True)
@@ -81,6 +89,7 @@ def document(
     device: Device,
     arguments: Sequence[str],
     now: datetime.datetime,
+    torch: str | None,
 ) -> dict[str, Any]:
     """What `tasks check --json` prints: the rows, and what they were measured with."""
     return {
@@ -88,7 +97,7 @@ def document(
         "command": shlex.join(["pike-hpc", *arguments]),
         "date": now.isoformat(timespec="seconds"),
         "device": {"kind": device.kind, "description": device.why},
-        "torch": torch_version(),
+        "torch": torch,
         "code_digest": code_digest(),
         "complete": len(rows) == len(chosen.tasks),
         "refused": refusals(chosen.refused),

@@ -25,6 +25,7 @@ class Rig:
     def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder
         self.python = python
+        self.packages = PACKAGES
         self.uid = pwd.getpwnam(USER).pw_uid
         self.home = Path(pwd.getpwnam(USER).pw_dir)
 
@@ -35,7 +36,7 @@ class Rig:
             "USER": USER,
             "LANG": "C.UTF-8",
             "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH": f"{REPO}:{PACKAGES}",
+            "PYTHONPATH": f"{REPO}:{self.packages}",
             "PYTHONDONTWRITEBYTECODE": "1",
             **env,
         }

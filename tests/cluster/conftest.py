@@ -9,7 +9,6 @@ import sys
 
 import pytest
 from builders.devcluster import (
-    PACKAGES,
     REPO,
     USER,
     Rig,
@@ -21,6 +20,7 @@ from builders.devcluster import (
 )
 from builders.rehearsal import SUBMIT, Rehearsal
 from builders.required import lacking
+from builders.without_torch import lay_out
 
 
 @pytest.fixture(scope="session")
@@ -80,14 +80,15 @@ def busybox():
 
 @pytest.fixture(scope="session")
 def judge(demand):
-    """The user with an environment that holds torch, as the judge outside the image needs it."""
+    """The user with an environment that holds no torch, as at a cluster: images have it."""
     demand("apptainer")
     with own_folder() as folder:
         rig = Rig(folder, public_python())
         rig.run(rig.python, "-m", "venv", "--without-pip", "venv")
-        (packages,) = (folder / "venv/lib").glob("python*/site-packages")
-        (packages / "outside.pth").write_text(f"{PACKAGES}\n{REPO}\n")
         rig.python = str(folder / "venv/bin/python")
+        rig.packages = folder / "packages"
+        rig.packages.mkdir()
+        lay_out(rig.packages)
         yield rig
 
 

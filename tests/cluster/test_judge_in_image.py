@@ -1,4 +1,4 @@
-"""The judge as an ordinary user, on the image of containers/eval-cpu.def, in each container."""
+"""Judge and candidates in the image of containers/eval-cpu.def, by a user without torch."""
 
 import json
 import re
@@ -24,9 +24,8 @@ COMPILED = """
         return self.fast(x)
 """
 CANDIDATES = {
-    "honest": HONEST,
-    "compiled": HONEST.partition("    def __init__")[0] + COMPILED,
     "wrong": HONEST.replace("torch.relu(self.layer(x))", "self.layer(x)"),
+    "compiled": HONEST.partition("    def __init__")[0] + COMPILED,
     "calls out": "import socket\nsocket.create_connection(('127.0.0.1', 9))\n" + HONEST,
 }
 
@@ -38,30 +37,6 @@ def test_the_image_says_what_it_holds(judge, image):
     assert labels["torch"] == f"{pinned('torch')}+cpu"
     assert labels["numpy"] == pinned("numpy")
     assert set(labels) == {"image", "debian", "python", "torch", "numpy", "ninja", "g++"}
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "code"),
-    [
-        ("honest", "PASSED", 0),
-        ("compiled", "PASSED", 0),
-        ("wrong", "WRONG_RESULT", 3),
-        ("calls out", "BUILD_ERROR", 3),
-    ],
-)
-def test_a_candidate_in_the_image_is_judged(judge, image, name, status, code):
-    task = judge.write("task.py", SOURCE)
-    file = judge.write("candidate.py", CANDIDATES[name])
-    options = ("--device=cpu", "--engine=apptainer", f"--image={image}", "--min-isolation=L3")
-    command = ("-m", "pike_hpc", "evaluate", task, file, *options)
-    done = judge.tried(judge.python, *command, "--json", timeout_s=400)
-    assert done.returncode == code, done.stderr
-    verdict = json.loads(done.stdout)
-    assert verdict["status"] == status, verdict["log_tail"]
-    assert verdict["isolation"]["level"] == "L3"
-    assert verdict["isolation"]["engine"] == "apptainer"
-    open_ones = {attack for attack, held in verdict["isolation"]["probes"].items() if not held}
-    assert open_ones == {"processes", "scratch", "memory_together", "memory_in_files"}
 
 
 CALLS = """
@@ -151,22 +126,155 @@ def podman_image(judge, image):
     judge.run("podman", "rmi", "--force", name)
 
 
+@pytest.fixture
+def contained(engine, request):
+    """The image as that engine names it."""
+    return request.getfixturevalue({"apptainer": "image", "podman": "podman_image"}[engine])
+
+
+def test_here_is_no_torch(judge):
+    said = judge.tried(judge.python, "-c", "import torch").stderr
+    assert said.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
+
+
 @pytest.mark.parametrize("engine", ["apptainer", "podman"])
-def test_a_candidate_reaches_nobody_on_its_own_machine(judge, listeners, engine, request):
+def test_a_candidate_reaches_nobody_on_its_own_machine(judge, listeners, engine, contained):
     """It tries every address and socket it can think of, then answers honestly."""
-    image = request.getfixturevalue({"apptainer": "image", "podman": "podman_image"}[engine])
     where, heard = listeners
     hidden = [str(judge.folder), str(judge.home / ".bashrc"), str(judge.home / "pike-hpc")]
     task = judge.write("task.py", SOURCE)
     calls = CALLS.format(**where, hidden=hidden, address=address())
     file = judge.write("candidate.py", calls + HONEST)
-    options = ("--device=cpu", f"--engine={engine}", f"--image={image}", "--min-isolation=L3")
+    options = ("--device=cpu", f"--engine={engine}", f"--image={contained}", "--min-isolation=L3")
     command = ("-m", "pike_hpc", "evaluate", task, file, *options)
     done = judge.tried(judge.python, *command, "--json", timeout_s=400)
+    assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["status"] == "PASSED", verdict["message"] + verdict["log_tail"]
-    assert verdict["isolation"]["engine"] == engine
     assert not select.select(heard, [], [], 0)[0]
+    assert (verdict["isolation"]["engine"], verdict["isolation"]["level"]) == (engine, "L3")
+    assert verdict["environment"]["torch"] == f"{pinned('torch')}+cpu"
+    assert verdict["environment"]["host"] == socket.gethostname()
+    open_ones = {attack for attack, held in verdict["isolation"]["probes"].items() if not held}
+    assert open_ones == OPEN[engine]
+    assert left(judge, engine, contained) == ""
+
+
+OPEN = {
+    "apptainer": {"processes", "scratch", "memory_together", "memory_in_files"},
+    "podman": {"processes", "memory_together", "memory_in_files"},
+}
+
+
+def left(judge, engine, image):
+    """Containers of that image that podman still knows of."""
+    if engine != "podman":
+        return ""
+    return judge.run("podman", "ps", "--all", "--quiet", "--filter", f"ancestor={image}")
+
+
+LANE = """
+import json, os, signal, sys, tempfile, time
+from pathlib import Path
+from pike_hpc import sandbox
+from pike_hpc.evaluate import Gate, Lane
+from pike_hpc.evaluate.warden import descendants, stat_of
+from pike_hpc.records import EvalRequest, Task
+
+engine, image, source, *candidates = sys.argv[1:]
+engine = sandbox.Engine(engine)
+task = Task(suite="s", id="1", name="n", source=Path(source).read_text())
+said = {"verdicts": []}
+
+
+class Other:
+    def freeze(self): ...
+    def thaw(self):
+        return True
+    def evict(self): ...
+    def give_way(self): ...
+
+
+def request(file):
+    return EvalRequest(
+        task=task,
+        candidate_source=Path(file).read_text(),
+        device_kind="cpu",
+        image_digest="i",
+        min_isolation="L3",
+    )
+
+
+def words(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def is_judge(line):
+    return line.startswith(b"python3") and b"judge import main" in line and b"keep.py" not in line
+
+
+def states():
+    return {
+        pid: stat_of(pid)[0] for pid in descendants() if b"warden.py" not in words(pid)
+    }
+
+
+def disturb(phase):
+    if phase == "correctness":
+        gate.hold(other)
+        said["frozen"] = sorted(set(states().values()))
+        said["count"] = len(states())
+        gate.give_back(other)
+    if phase == "timing":
+        (inside,) = [pid for pid in descendants() if is_judge(words(pid))]
+        said["judge"] = os.readlink(f"/proc/{inside}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+        os.kill(inside, signal.SIGKILL)
+
+
+gate, other = Gate(), Other()
+gate.join(other)
+with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+    os.chmod(folder, 0o711)
+    with Lane("cpu", engine, scratch=Path(folder), image=image, gate=gate) as lane:
+        for file in candidates:
+            result = lane.evaluate(request(file))
+            said["verdicts"].append([result.status, result.message, result.log_tail])
+        result = lane.evaluate(request(candidates[0]), disturb)
+        said["killed"] = [result.status, result.message]
+        result = lane.evaluate(request(candidates[0]))
+        said["again"] = result.status
+    said["left"] = [list(states().values()), os.listdir(folder)]
+sandbox.forget_ended(engine, sandbox.look())
+print(json.dumps(said | {"torch": "torch" in sys.modules}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "names", "statuses"),
+    [
+        ("apptainer", CANDIDATES, ["WRONG_RESULT", "PASSED", "BUILD_ERROR"]),
+        ("podman", ["wrong"], ["WRONG_RESULT"]),
+    ],
+    ids=["apptainer", "podman"],
+)
+def test_the_judge_in_an_image_is_stopped_and_killed_like_one_beside_us(
+    judge, engine, contained, names, statuses
+):
+    task = judge.write("task.py", SOURCE)
+    files = [judge.write(f"{name}.py", CANDIDATES[name]) for name in names]
+    said = judge.run(
+        judge.python, judge.write("lane.py", LANE), engine, contained, task, *files, timeout_s=400
+    )
+    said = json.loads(said)
+    assert [status for status, _, _ in said["verdicts"]] == statuses, said["verdicts"]
+    assert said["frozen"] == ["T"], "every process of the engine's, the judge's and the runners'"
+    assert said["count"] > 3
+    assert said["judge"], "it lives in a file system of its own"
+    assert said["killed"] == ["JUDGE_ERROR", "the judge died: SIGKILL; it said nothing"]
+    assert said["again"] == "WRONG_RESULT"
+    assert said["left"] == [[], []]
+    assert not said["torch"]
+    assert left(judge, engine, contained) == ""
 
 
 MEASURE = """

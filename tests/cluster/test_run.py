@@ -1,4 +1,7 @@
-"""A whole run: submitted by an ordinary user, searched in a job, judged in another, in an image."""
+"""A whole run: submitted by an ordinary user, searched in a job, judged in another, in an image.
+
+No Python outside the image has torch.
+"""
 
 import json
 
@@ -19,6 +22,7 @@ workers: {count: 1, max_idle_s: 60}
 
 
 def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
+    assert judge.tried(judge.python, "-c", "import torch").returncode == 1
     workflow = judge.write("workflow.yaml", WORKFLOW)
     site = ("--site", "devcluster", "--set", f"container.image={image}")
     place = ("--set", "container.engine=apptainer", "--run", str(judge.folder / "run"))
@@ -44,3 +48,16 @@ def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
     digest = judge.run("sha256sum", image).split()[0]
     journal = "".join(f.read_text() for f in (judge.folder / "run/journal").rglob("*.jsonl"))
     assert f'"image_digest":"sha256:{digest}"' in journal.replace('": "', '":"')
+
+
+def test_a_worker_with_neither_image_nor_torch_says_so_at_once(slurm, judge):
+    workflow = judge.write("workflow.yaml", WORKFLOW)
+    site = ("--site", "devcluster", "--run", str(judge.folder / "bare"))
+    pike = (judge.python, "-m", "pike_hpc")
+    said = judge.run(*pike, "submit", "--workflow", workflow, *site)
+    jobs = {kind: job for kind, _, job in (line.split() for line in said.splitlines())}
+    slurm.reaches(jobs["worker"], "FAILED", within_s=60)
+    status = judge.run(*pike, "status", "bare")
+    judge.run(*pike, "cancel", "bare")
+    assert "neither an image nor a torch here" in status
+    assert "container.engine auto runs no image" in status

@@ -270,7 +270,7 @@ def test_hostile_words_stay_on_their_line():
 def test_the_document_is_json_with_whole_results():
     now = datetime.datetime(2026, 3, 4, 5, 6, 7, tzinfo=datetime.UTC)
     rows = [judged(entry(1), 4.0)]
-    whole = json.loads(json.dumps(document(rows, 2, DEVICE, ["baselines", "a b"], now)))
+    whole = json.loads(json.dumps(document(rows, 2, DEVICE, ["baselines", "a b"], now, "2.13.0")))
     assert whole["schema_version"] == 1
     assert whole["command"] == "pike-hpc baselines 'a b'"
     assert whole["date"] == "2026-03-04T05:06:07+00:00"

@@ -1,13 +1,17 @@
 """What doctor makes of what it finds, by file systems, clocks and programs that answer by hand."""
 
+import dataclasses
 import errno
 import fcntl
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from pike_hpc.cli import doctor_here
 from pike_hpc.cli.check import Check, tried
+from pike_hpc.cli.doctor import any_work
 from pike_hpc.cli.doctor_files import (
     ENOTSUPP,
     lock_check,
@@ -18,6 +22,7 @@ from pike_hpc.cli.doctor_files import (
 )
 from pike_hpc.cli.doctor_node import driver_check, visible
 from pike_hpc.cli.doctor_slurm import srun
+from pike_hpc.cli.judging_torch import inside
 from pike_hpc.records import UsageError
 
 
@@ -144,3 +149,41 @@ def test_a_check_that_raises_has_failed_and_the_next_is_tried() -> None:
     assert [(c.name, c.state) for c in checks] == [("a", "fail"), ("b", "fail"), ("c", "ok")]
     assert checks[0].fix == "mend it"
     assert "/work" in checks[1].detail
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """`site(torch)`: one whose image holds that, run by an `apptainer` that says so."""
+
+    def make(torch: str | None):
+        program = tmp_path / "apptainer"
+        found = json.dumps({"torch": torch, "compiler": None, "headers": True})
+        program.write_text(f"#!/bin/sh\necho '{found}'\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        resolved = any_work("local")
+        container = dataclasses.replace(
+            resolved.site.container, engine="apptainer", image="/images/x.sif"
+        )
+        site = dataclasses.replace(resolved.site, container=container)
+        return dataclasses.replace(resolved, site=site)
+
+    yield make
+    inside.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("torch", "state", "says"),
+    [
+        ("2.13.0+cu126", "ok", "2.13.0+cu126 in image /images/x.sif"),
+        ("2.4.0", "warn", "2.4.0 in image /images/x.sif"),
+        (None, "fail", "not in image /images/x.sif"),
+    ],
+)
+def test_the_torch_that_judges_is_the_images(site, torch, state, says) -> None:
+    resolved = site(torch)
+    check = doctor_here.torch(resolved)
+    assert (check.state, says in check.detail) == (state, True)
+    compiler = doctor_here.compiler(resolved)
+    assert compiler.state == "warn"
+    assert compiler.detail == "in the image: no g++, headers of Python"

@@ -1,28 +1,50 @@
 """A lane is opened with what the site says of its container."""
 
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from builders.without_torch import lay_out
 
+import pike_hpc
+from pike_hpc.cli.judging_torch import inside, judging_torch
 from pike_hpc.cli.lanes import LaneJudge, lanes_each, open_lane
 from pike_hpc.evaluate import JudgeLost
-from pike_hpc.evaluate.device import Device, lanes_per_gpu, torch_version
+from pike_hpc.evaluate.device import Device, lanes_per_gpu
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, PikeError, Task, UsageError
 
+CPU = Device(kind="cpu", torch_device="cpu", why="")
 
-@pytest.mark.skipif(torch_version() is None, reason="a lane needs an installed torch")
-def test_the_image_of_the_site_reaches_an_engine_that_runs_one(tmp_path, monkeypatch):
-    """An `apptainer` of our own writes down what it was asked to run."""
-    said, programs = tmp_path / "said", tmp_path / "bin"
-    programs.mkdir()
-    program = programs / "apptainer"
-    program.write_text(f'#!/bin/sh\necho "$@" >>"{said}"\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    device = Device(kind="cpu", torch_device="cpu", why="")
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """`engine(answer)`: an `apptainer` that says so when its image is looked into.
+
+    What it is asked to run it writes down, to the file that is returned.
+    """
+
+    def make(answer):
+        said, programs = tmp_path / "said", tmp_path / "bin"
+        programs.mkdir()
+        program = programs / "apptainer"
+        looked = f"case \"$*\" in *importlib.metadata*) echo '{answer}';; esac"
+        program.write_text(f"#!/bin/sh\necho \"$@\" >>'{said}'\n{looked}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+        return said
+
+    yield make
+    inside.cache_clear()
+
+
+def test_the_image_of_the_site_reaches_an_engine_that_runs_one(engine):
+    """Whether or not this Python has a torch: the image's judges."""
+    said = engine('{"torch": "2.13.0+cpu", "compiler": "/usr/bin/g++", "headers": true}')
     # Not below tmp_path, whose name alone is nearly as long as a socket's path may be.
-    with open_lane(device, "apptainer", Path("/tmp"), "/images/cpu.sif") as lane:
+    with open_lane(CPU, "apptainer", Path("/tmp"), "/images/cpu.sif") as lane:
         tried = said.read_text()
         assert "/images/cpu.sif" in tried
         with pytest.raises(PikeError, match="could not be measured"):
@@ -30,6 +52,34 @@ def test_the_image_of_the_site_reaches_an_engine_that_runs_one(tmp_path, monkeyp
         measured = said.read_text().removeprefix(tried).splitlines()
         assert measured
         assert all("/images/cpu.sif" in line for line in measured)
+
+
+def test_an_image_without_torch_is_named(engine):
+    engine('{"torch": null, "compiler": null, "headers": false}')
+    with (
+        pytest.raises(UsageError, match=r"no torch in image /images/bare\.sif") as refused,
+        open_lane(CPU, "apptainer", Path("/tmp"), "/images/bare.sif"),
+    ):
+        pass
+    assert "make image" in refused.value.fix
+
+
+def test_an_image_whose_python_is_something_else_is_named(engine):
+    engine("Welcome to our cluster")
+    with pytest.raises(UsageError, match="no sensible answer: 'Welcome to our cluster'"):
+        judging_torch("apptainer", "/images/cpu.sif")
+
+
+def test_without_image_and_torch_one_message_says_so():
+    """On a machine whose Python has no torch, as a worker without an image at a cluster."""
+    code = "from pike_hpc.cli.judging_torch import require_torch as f; f('auto', None)"
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{Path(pike_hpc.__file__).parents[1]}:{lay_out(Path(folder))}"
+        command = [sys.executable, "-S", "-c", code]
+        environ = {"PYTHONPATH": path, "PATH": ""}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert "neither an image nor a torch here" in done.stderr
+    assert "make image SITE=" in done.stderr
 
 
 class ScriptedLane:
@@ -46,10 +96,9 @@ class ScriptedLane:
 def test_a_lane_whose_judge_died_fails_so_that_it_rests():
     task = Task(suite="s", id="1", name="t", source="x = 1")
     request = EvalRequest(task=task, candidate_source="y", device_kind="cpu", image_digest="i")
-    device = Device(kind="cpu", torch_device="cpu", why="")
     with pytest.raises(JudgeLost, match="SIGKILL"):
-        LaneJudge(ScriptedLane(dies=True), device).evaluate(request, print)
-    result = LaneJudge(ScriptedLane(dies=False), device).evaluate(request, print)
+        LaneJudge(ScriptedLane(dies=True), CPU).evaluate(request, print)
+    result = LaneJudge(ScriptedLane(dies=False), CPU).evaluate(request, print)
     assert result.status is EvalStatus.TIMEOUT
 
 

@@ -113,7 +113,7 @@ def test_only_a_task_named_alone_is_tried_on_a_cpu_whatever_its_size(text, singl
 
 def measured():
     chosen = Chosen(tasks=(task(1), task(20), task(3)))
-    return document(ROWS, chosen, DEVICE, ["tasks", "check", "a b", "--json"], NOW)
+    return document(ROWS, chosen, DEVICE, ["tasks", "check", "a b", "--json"], NOW, "2.13.0")
 
 
 def test_the_document_says_what_it_was_measured_with():
@@ -129,7 +129,8 @@ def test_the_document_says_what_it_was_measured_with():
     assert first["task_digest"] == "d"
     assert first["mutants"] == {"zeros": 3.0, "skipped_layer": 0.071}
     assert (
-        document(ROWS[:1], Chosen(tasks=(task(1), task(2))), DEVICE, [], NOW)["complete"] is False
+        document(ROWS[:1], Chosen(tasks=(task(1), task(2))), DEVICE, [], NOW, None)["complete"]
+        is False
     )
 
 
