@@ -225,7 +225,6 @@ def disturb(phase):
         said["frozen"] = sorted(set(states().values()))
         said["count"] = len(states())
         gate.give_back(other)
-    if phase == "timing":
         (inside,) = [pid for pid in descendants() if is_judge(words(pid))]
         said["judge"] = os.readlink(f"/proc/{inside}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
         os.kill(inside, signal.SIGKILL)
