@@ -63,7 +63,7 @@ class ContainedJudge:
         self.channel = Awaited(listener)
         self._hands = threading.Lock()
         """Held while the warden is asked: another lane's timing may freeze us at any moment."""
-        self._ward = Ward(argv, env=env, cwd=cwd, remove=[folder])
+        self._ward = Ward(argv, env=env, cwd=cwd, remove=[folder], first_to_go=False)
         self._ending: tuple[int | None, str] | None = None
 
     def sources(self) -> list[Any]:

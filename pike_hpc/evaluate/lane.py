@@ -57,6 +57,9 @@ times as fast as itself."""
 class Lane:
     """Judges candidates on one device. Not for several threads at once."""
 
+    lost_judge = False
+    """Whether the last evaluation ended with the judge's death."""
+
     def __init__(
         self,
         device: str,
@@ -116,8 +119,6 @@ class Lane:
         self._once = threading.Lock()
         self._gate: Gate[Crew] = gate or Gate()
         self._crew = Crew(self._cell, self._gate, self._opening)
-        self.lost_judge = False
-        """Whether the last evaluation ended with the judge's death."""
 
     def __enter__(self) -> Lane:
         return self

@@ -29,8 +29,17 @@ class Ward:
         env: Mapping[str, str],
         cwd: Path,
         remove: Sequence[Path],
+        first_to_go: bool = True,
     ) -> None:
-        """Start it. `remove` is deleted when it has ended, by the warden itself."""
+        """Start it.
+
+        Args:
+            argv: what to run.
+            env: its whole environment.
+            cwd: where it starts; removed, if empty, when we are killed.
+            remove: deleted when it has ended, by the warden itself.
+            first_to_go: whether the kernel kills it before others when the machine's memory ends.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             self._warden = subprocess.Popen(
@@ -50,6 +59,7 @@ class Ward:
             "env": dict(env),
             "cwd": str(cwd),
             "remove": [str(p) for p in remove],
+            "first_to_go": first_to_go,
         }
         self._tell(**order)
 

@@ -88,7 +88,8 @@ class Warden:
             start_new_session=True,
         )
         os.close(write)
-        _volunteer(self.child.pid)
+        if order["first_to_go"]:
+            _volunteer(self.child.pid)
 
     def keep(self, lines: bytes) -> None:
         """Until the lane says kill, or goes away. `lines`: what it has said already."""

@@ -76,6 +76,8 @@ def test_what_was_said_before_it_connects_is_not_lost(lane):
 def test_it_rests_while_it_is_frozen(lane):
     judge = start(lane)
     (first,) = hear(judge)
+    own = Path("/proc/self/oom_score_adj").read_text()
+    assert Path(f"/proc/{first['pid']}/oom_score_adj").read_text() == own, "no runner: it may stay"
     judge.freeze()
     assert stat_of(first["pid"])[0] == "T"
     judge.channel.send(order="x")
