@@ -15,7 +15,7 @@ from pike_hpc.journal.history import (
     watermark,
 )
 from pike_hpc.journal.holder import Holder
-from pike_hpc.journal.line import Stamped
+from pike_hpc.journal.line import Place, Stamped
 from pike_hpc.journal.lock import LockKind, WriterLock, choose_lock
 from pike_hpc.journal.segment import task_slug
 from pike_hpc.journal.task_journal import TaskJournal
@@ -26,6 +26,7 @@ __all__ = [
     "Holder",
     "LockKind",
     "OsDisk",
+    "Place",
     "Stamped",
     "TaskJournal",
     "WriterLock",

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from pike_hpc.journal.line import Stamped
 from pike_hpc.journal.segment import (
+    Changed,
+    Extent,
     SegmentContent,
     SegmentName,
     checked_slug,
@@ -23,6 +25,7 @@ from pike_hpc.journal.segment import (
     list_segments,
     read_segment,
 )
+from pike_hpc.journal.snapshot import Snapshot
 from pike_hpc.records import ControllerStarted, PikeError
 
 
@@ -31,33 +34,77 @@ class History:
     """The replay of one task's segments."""
 
     events: tuple[Stamped, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Segment name to the number of its events in `events`."""
+    """Those after what the snapshot covers; all where there is none."""
+    snapshot: Snapshot | None = None
+    """What was made of the first events, where that still holds."""
+    extents: Mapping[str, Extent] = field(default_factory=dict)
+    """Segment name to what of it counts, the oldest first."""
     torn: Mapping[str, int] = field(default_factory=dict)
     """Segment name to the bytes of its ignored torn last line."""
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Segment name to the number of its events that count."""
+        return {name: extent.events for name, extent in self.extents.items()}
 
-def read_history(run_dir: Path, slug: str) -> History:
+
+def read_history(run_dir: Path, slug: str, snapshot: Snapshot | None = None) -> History:
     """The replay of the segments that exist now. A task without segments has an empty one.
 
-    Raises PikeError for damage, UsageError for another version's files.
+    A snapshot that is not of these very segments is passed over. Raises PikeError for damage,
+    UsageError for another version's files.
     """
-    names = [name for name in list_segments(run_dir) if name.slug == slug]
+    if snapshot is not None:
+        try:
+            return _read_history(run_dir, slug, snapshot)
+        except (Changed, FileNotFoundError):
+            pass
+    return _read_history(run_dir, slug, None)
+
+
+def _read_history(run_dir: Path, slug: str, snapshot: Snapshot | None) -> History:
+    """As `read_history`; raises Changed or FileNotFoundError where the snapshot does not hold."""
+    names = list(list_segments(run_dir, slug))
     folder = journal_folder(run_dir)
+    known = dict(snapshot.covers) if snapshot is not None else {}
     torn: dict[str, int] = {}
     while names:
         newest = names.pop()
-        content = _content(folder, newest)
+        content = _content(folder, newest, known.get(str(newest)))
         if content.torn_bytes:
             torn[str(newest)] = content.torn_bytes
-        if content.events:
-            started = _head(folder, newest, content)
-            older = _inherited(folder, newest, started.inherited)
-            counts = {name: len(part) for name, part in older.items()}
-            counts[str(newest)] = len(content.events)
-            events = tuple(e for part in older.values() for e in part) + content.events
-            return History(events=events, counts=counts, torn=torn)
+        if not content.extent.events:
+            continue
+        if str(newest) in known:
+            inherited = {name: part.events for name, part in known.items() if name != str(newest)}
+        else:
+            inherited = dict(_head(folder, newest, content).inherited)
+        _require_beginning(known, inherited, newest)
+        parts = {**_inherited(folder, newest, inherited, known), str(newest): content}
+        return History(
+            events=tuple(event for part in parts.values() for event in part.events),
+            snapshot=snapshot,
+            extents={name: part.extent for name, part in parts.items()},
+            torn=torn,
+        )
+    if known:
+        raise Changed
     return History(torn=torn)
+
+
+def _require_beginning(
+    known: Mapping[str, Extent], inherited: Mapping[str, int], newest: SegmentName
+) -> None:
+    """What is known must be the beginning of what counts: whole segments, then a part of one."""
+    if not known:
+        return
+    counting = [name for text in inherited if (name := SegmentName.parse(text)) is not None]
+    order = [str(name) for name in sorted({*counting, newest})]
+    *whole, last = known
+    same = all(inherited.get(name) == known[name].events for name in whole)
+    within = known[last].events <= inherited.get(last, known[last].events)
+    if list(known) != order[: len(known)] or not same or not within:
+        raise Changed
 
 
 def read_task(run_dir: Path, slug: str) -> tuple[Stamped, ...]:
@@ -89,12 +136,12 @@ def journal_digest(run_dir: Path) -> str:
     return hashlib.sha256(json.dumps(watermark(run_dir), sort_keys=True).encode()).hexdigest()
 
 
-def _content(folder: Path, name: SegmentName) -> SegmentContent:
+def _content(folder: Path, name: SegmentName, known: Extent | None) -> SegmentContent:
     try:
-        return read_segment(folder / str(name), name.epoch)
+        return read_segment(folder / str(name), name.epoch, known=known)
     except FileNotFoundError:
         # Its controller found a newer listing and withdrew between our listing and now.
-        return SegmentContent(events=())
+        return SegmentContent()
 
 
 def _head(folder: Path, name: SegmentName, content: SegmentContent) -> ControllerStarted:
@@ -109,20 +156,21 @@ def _head(folder: Path, name: SegmentName, content: SegmentContent) -> Controlle
 
 
 def _inherited(
-    folder: Path, heir: SegmentName, counts: Mapping[str, int]
-) -> dict[str, tuple[Stamped, ...]]:
-    """The events of older segments that count, oldest epoch first."""
-    known = {str(name): name for name in list_segments(folder.parent) if name.slug == heir.slug}
-    missing = [name for name in counts if name not in known]
+    folder: Path, heir: SegmentName, counts: Mapping[str, int], known: Mapping[str, Extent]
+) -> dict[str, SegmentContent]:
+    """What counts of older segments, oldest epoch first."""
+    here = {str(name): name for name in list_segments(folder.parent, heir.slug)}
+    missing = [name for name in counts if name not in here]
     if missing:
         raise _incomplete(folder, missing[0], heir, 0, counts[missing[0]])
-    parts: dict[str, tuple[Stamped, ...]] = {}
-    for name in sorted(known[text] for text in counts):
+    parts: dict[str, SegmentContent] = {}
+    for name in sorted(here[text] for text in counts):
         wanted = counts[str(name)]
-        content = read_segment(folder / str(name), name.epoch, limit=wanted)
-        if len(content.events) != wanted:
-            raise _incomplete(folder, str(name), heir, len(content.events), wanted)
-        parts[str(name)] = content.events
+        path = folder / str(name)
+        content = read_segment(path, name.epoch, limit=wanted, known=known.get(str(name)))
+        if content.extent.events != wanted:
+            raise _incomplete(folder, str(name), heir, content.extent.events, wanted)
+        parts[str(name)] = content
     return parts
 
 

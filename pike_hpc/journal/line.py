@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pike_hpc.records import EVENT_TYPES, CodecError, Event, decode, encode
@@ -25,6 +25,19 @@ _VERSION = re.compile(rb'\A\{"v":([0-9]{1,9})[,}]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an event's line lies: enough to read it again."""
+
+    segment: str
+    """The file's name."""
+    seq: int
+    offset: int
+    """Bytes before the line."""
+    size: int
+    """Bytes of the line, without its newline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
     """An event with its place in the task's history."""
 
@@ -34,6 +47,8 @@ class Stamped:
     seq: int
     """Position within its epoch, from 0."""
     event: Event
+    place: Place | None = field(default=None, compare=False)
+    """None where it was not read from a segment or written to one."""
 
 
 class BrokenLine(Exception):
@@ -58,8 +73,8 @@ def to_line(stamped: Stamped) -> bytes:
     return body + b',"c":"%08x"}\n' % zlib.crc32(body)
 
 
-def from_line(line: bytes, *, epoch: int, seq: int) -> Stamped:
-    """The event in a line without its newline.
+def from_line(line: bytes, *, epoch: int, seq: int, place: Place | None = None) -> Stamped:
+    """The event in a line without its newline, which lies at `place`.
 
     Raises BrokenLine for torn or altered bytes, ForeignVersion for a line of another format.
     """
@@ -85,7 +100,7 @@ def from_line(line: bytes, *, epoch: int, seq: int) -> Stamped:
             time = decode(float, time, "t")
     except CodecError as error:
         raise ForeignVersion(f"a field this version does not know: {error.what}") from None
-    return Stamped(time=time, epoch=epoch, seq=seq, event=event)
+    return Stamped(time=time, epoch=epoch, seq=seq, event=event, place=place)
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """The writing side of a task's journal: one controller at a time, one segment per controller.
 
-Opening takes the task's controller lock, replays what counts, and starts the next epoch in a
-segment of its own, so that no two processes ever write one file. An event appended durably has
-been fsynced, and its segment's name with it, before `append` returns. Time is an argument.
-Knows nothing of what events mean.
+Opening takes the task's controller lock, replays what counts (all of it, or what follows the
+snapshot that the caller has left), and starts the next epoch in a segment of its own, so that no
+two processes ever write one file. An event appended durably has been fsynced, and its segment's
+name with it, before `append` returns. Time is an argument. Knows nothing of what events mean.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,16 +18,21 @@ from types import TracebackType
 
 from pike_hpc.journal.disk import Disk, OsDisk, explain, write_all
 from pike_hpc.journal.history import History, read_history
-from pike_hpc.journal.line import Stamped, to_line
+from pike_hpc.journal.line import Place, Stamped, to_line
 from pike_hpc.journal.lock import LockKind, WriterLock
 from pike_hpc.journal.segment import (
+    Extent,
     SegmentName,
     checked_slug,
     journal_folder,
     list_segments,
+    read_event,
     writer_slug,
 )
+from pike_hpc.journal.snapshot import Snapshot, read_snapshot, write_snapshot
 from pike_hpc.records import ControllerStarted, Event, TryAgainLater
+
+_log = logging.getLogger(__name__)
 
 
 class TaskJournal:
@@ -33,15 +40,17 @@ class TaskJournal:
 
     def __init__(
         self, *, name: SegmentName, path: Path, fd: int, lock: WriterLock, disk: Disk,
-        history: History, clock: Callable[[], float],
+        history: History, clock: Callable[[], float], made_by: str,
     ) -> None:  # fmt: skip
         self._name, self._path, self._fd = name, path, fd
         self._run_dir = path.parent.parent
         self._lock, self._disk, self._clock = lock, disk, clock
+        self._made_by = made_by
+        self._past = dataclasses.replace(history, events=())
         self._events = list(history.events)
-        self._torn = dict(history.torn)
         self._first = len(self._events)
-        self._size = self._synced = 0
+        self._extent = Extent()
+        self._synced = 0
         self._synced_events = self._first
         self._state = "open"
         self._mutex = threading.RLock()
@@ -57,10 +66,13 @@ class TaskJournal:
         clock: Callable[[], float],
         disk: Disk | None = None,
         lock_kind: LockKind | None = None,
+        made_by: str = "",
     ) -> TaskJournal:
         """Take the task over and replay it.
 
-        writer names this controller for people, clock gives Unix time. Raises TryAgainLater
+        writer names this controller for people, clock gives Unix time, made_by whose snapshots
+        are gone on from (see `snapshot`) and how those saved here are marked; "": all events are
+        read. Raises TryAgainLater
         when another controller has the task or the disk is full, PikeError for a damaged
         journal, UsageError for one of another version.
         """
@@ -68,21 +80,58 @@ class TaskJournal:
         path = journal_folder(run_dir) / "locks" / f"{checked_slug(slug)}.lock"
         lock = WriterLock.take(path, writer=writer, clock=clock, kind=lock_kind)
         try:
-            name, fd, history = _create_segment(run_dir, slug, writer, disk)
+            snapshot = read_snapshot(run_dir, slug, made_by) if made_by else None
+            name, fd, history = _create_segment(run_dir, slug, writer, disk, snapshot)
         except BaseException:
             lock.release()
             raise
         path = journal_folder(run_dir) / str(name)
         journal = cls(
-            name=name, path=path, fd=fd, lock=lock, disk=disk, history=history, clock=clock
-        )
+            name=name, path=path, fd=fd, lock=lock, disk=disk, history=history, clock=clock,
+            made_by=made_by,
+        )  # fmt: skip
         journal._start(writer, seed, history.counts)
         return journal
 
     @property
+    def snapshot(self) -> bytes | None:
+        """What was made of the events before `events`; None: there are none before."""
+        return self._past.snapshot.body if self._past.snapshot is not None else None
+
+    @property
     def events(self) -> tuple[Stamped, ...]:
-        """Every event that counts, oldest first, those appended here included."""
+        """Every event that counts, oldest first, those appended here included.
+
+        Those that the snapshot covers are left out.
+        """
         return tuple(self._events)
+
+    def read(self, place: Place) -> Event:
+        """The event at a place of this task's journal. Raises PikeError where it is damaged."""
+        return read_event(self._run_dir, place)
+
+    def save(self, body: bytes, *, own: bool = True) -> None:
+        """Leave a snapshot: what was made of all events; without `own` of those before this epoch.
+
+        It only spares the next one time, so a disk that does not take it is no error.
+        """
+        with self._mutex:
+            if not self._made_by or self._state != "open":
+                return
+            covers = dict(self._past.extents)
+            if own:
+                self.sync()
+                covers[str(self._name)] = self._extent
+            if not covers:
+                return
+            snapshot = Snapshot(covers=covers, body=body)
+            try:
+                write_snapshot(
+                    self._run_dir, self._name.slug, snapshot, made_by=self._made_by,
+                    disk=self._disk,
+                )  # fmt: skip
+            except OSError as error:
+                _log.warning("no snapshot of %s: %s", self._name.slug, error)
 
     def take_events(self) -> tuple[Stamped, ...]:
         """Every event that counts, and they are no longer kept here.
@@ -106,7 +155,7 @@ class TaskJournal:
     @property
     def torn(self) -> Mapping[str, int]:
         """Older segments that end in a torn line, with the bytes ignored: worth a log line."""
-        return dict(self._torn)
+        return dict(self._past.torn)
 
     def append(self, event: Event, *, durable: bool = True) -> Stamped:
         """Write an event; with durable, on stable storage before this returns.
@@ -117,18 +166,18 @@ class TaskJournal:
         with self._mutex:
             self._require_open()
             stamped = Stamped(
-                time=float(self._clock()),
-                epoch=self.epoch,
-                seq=len(self._events) - self._first,
-                event=event,
+                time=float(self._clock()), epoch=self.epoch, seq=self._extent.events, event=event
             )
             line = to_line(stamped)
+            size = self._extent.size
             try:
-                write_all(self._disk, self._fd, line, self._size)
+                write_all(self._disk, self._fd, line, size)
             except OSError as error:
-                self._cut(self._size)
+                self._cut(size)
                 raise explain(error, self._path, "append to the journal") from None
-            self._size += len(line)
+            place = Place(segment=str(self._name), seq=stamped.seq, offset=size, size=len(line) - 1)
+            stamped = dataclasses.replace(stamped, place=place)
+            self._extent = self._extent.and_line(line)
             self._events.append(stamped)
             if durable:
                 self.sync()
@@ -138,7 +187,7 @@ class TaskJournal:
         """Make every event appended so far durable. Raises TryAgainLater as `append` does."""
         with self._mutex:
             self._require_open()
-            if self._synced == self._size:
+            if self._synced == self._extent.size:
                 return
             try:
                 self._disk.sync(self._fd)
@@ -148,7 +197,7 @@ class TaskJournal:
                 self._cut(self._synced)
                 del self._events[self._synced_events :]
                 raise explain(error, self._path, "make the journal durable") from None
-            self._synced, self._synced_events = self._size, len(self._events)
+            self._synced, self._synced_events = self._extent.size, len(self._events)
 
     @property
     def idle(self) -> bool:
@@ -196,8 +245,8 @@ class TaskJournal:
 
     def _withdraw_if_idle(self) -> None:
         """Remove a segment that holds nothing, unless somebody may have gone on from it."""
-        newest = [name for name in list_segments(self._run_dir) if name.slug == self._name.slug]
-        if self.idle and newest[-1:] == [self._name]:
+        newest = list_segments(self._run_dir, self._name.slug)[-1:]
+        if self.idle and newest == (self._name,):
             with contextlib.suppress(OSError):
                 self._disk.unlink(self._path)
 
@@ -228,15 +277,15 @@ class TaskJournal:
 
 
 def _create_segment(
-    run_dir: Path, slug: str, writer: str, disk: Disk
+    run_dir: Path, slug: str, writer: str, disk: Disk, snapshot: Snapshot | None
 ) -> tuple[SegmentName, int, History]:
     """An empty segment of an epoch newer than any, and the history before it."""
     folder = journal_folder(run_dir)
     while True:
-        known = [name for name in list_segments(run_dir) if name.slug == slug]
+        known = list_segments(run_dir, slug)
         epoch = known[-1].epoch + 1 if known else 1
         name = SegmentName(epoch, writer_slug(writer), slug)
-        history = read_history(run_dir, slug)
+        history = read_history(run_dir, slug, snapshot)
         try:
             fd = disk.create(folder / str(name))
         except FileExistsError:
@@ -245,8 +294,7 @@ def _create_segment(
             raise explain(error, folder, "create a journal segment") from None
         # Creating a name makes network clients list the folder anew: a segment that the cached
         # listing hid shows up now.
-        now = [other for other in list_segments(run_dir) if other.slug == slug]
-        if now == [*known, name]:
+        if list_segments(run_dir, slug) == (*known, name):
             return name, fd, history
         with contextlib.suppress(OSError):
             disk.close(fd)
