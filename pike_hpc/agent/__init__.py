@@ -5,8 +5,10 @@ programs, and the mailbox for verdicts. Killed at any instant, the same command 
 """
 
 from pike_hpc.agent.agent import AgentOptions, Outcome, run_agent
-from pike_hpc.agent.controller import Controller, TaskSetup
+from pike_hpc.agent.controller import Controller
+from pike_hpc.agent.memory import made_by
 from pike_hpc.agent.queries import Models, Seat
+from pike_hpc.agent.task_setup import TaskSetup
 from pike_hpc.agent.wall import active_seconds
 
 __all__ = [
@@ -17,5 +19,6 @@ __all__ = [
     "Seat",
     "TaskSetup",
     "active_seconds",
+    "made_by",
     "run_agent",
 ]

@@ -217,7 +217,7 @@ def _wall(
 
 
 def _typical_s(controllers: Sequence[Controller]) -> float:
-    lasted = [r.lane_s for c in controllers for r in c.view.results.values()]
+    lasted = [r.lane_s for c in controllers for r in c.view.verdicts.values()]
     return statistics.median(lasted) if lasted else 0.0
 
 

@@ -14,67 +14,41 @@ It knows no clock: `room` says how many evaluations may be in flight, the caller
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
-from pike_hpc.agent.queries import Answer, Models
+from pike_hpc.agent.decisions import by_answer, by_rule, lost
+from pike_hpc.agent.memory import Memory
+from pike_hpc.agent.queries import Answer, Models, Prepared
+from pike_hpc.agent.task_setup import TaskSetup
 from pike_hpc.journal import TaskJournal
 from pike_hpc.mailbox import Mailbox
-from pike_hpc.proposers.agents import NoProgram, extract_program, parse_ideas
-from pike_hpc.proposers.rules import DeclinedByRule, Toolchain, is_stock_operator, rewrite
+from pike_hpc.proposers.rules import is_stock_operator
 from pike_hpc.records import (
-    Brainstormed,
-    Candidate,
-    Declined,
     EvalRequest,
     Evaluated,
     Event,
     Finished,
     Paused,
     PikeError,
-    Proposal,
-    Proposed,
     QueryAnswered,
     QueryFailed,
-    QueryLost,
-    QueryReserved,
     Requested,
-    Role,
     SearchEnded,
-    Task,
     TaskOpened,
-    Tier,
 )
 from pike_hpc.search import (
     AskModel,
     Finish,
-    Limits,
+    OpenQuery,
     ProposeByRule,
     Retime,
-    Strategy,
     TaskView,
     may_evaluate,
-    replay,
     retimes_due,
     why_no_device_time,
     why_no_query,
 )
-from pike_hpc.tasks import effective_source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSetup:
-    """Everything about one task that the configuration decides."""
-
-    task: Task
-    device_kind: str
-    image_digest: str
-    tiers: tuple[Tier, ...]
-    min_isolation: str
-    timeout_s: float
-    strategy: Strategy
-    limits: Limits
-    toolchain: Toolchain
 
 
 class Controller:
@@ -84,16 +58,15 @@ class Controller:
         self, setup: TaskSetup, journal: TaskJournal, mailbox: Mailbox, models: Models | None
     ) -> None:
         self.setup = setup
-        self._journal = journal
+        self._memory = Memory(journal)
         self._mailbox = mailbox
         self._models = models
         self._asking: dict[str, Future[Answer]] = {}
         self._taken_back: set[str] = set()
-        self._written = 0
         self._idle_at: tuple[int, ...] | None = None
         self.error: PikeError | None = None
         """Why no model is asked any more; a provider's refusal or silence."""
-        self.view: TaskView = replay(stamped.event for stamped in journal.take_events())
+        self.view: TaskView = self._memory.view
         self._recover()
 
     @property
@@ -129,26 +102,27 @@ class Controller:
     @property
     def slowest_answer_s(self) -> float:
         """The longest that a model took to answer so far; 0 before the first answer."""
-        answers = (query.answer for query in self.view.queries.values())
-        return max((a.latency_s for a in answers if a is not None), default=0.0)
+        return max((query.latency_s for query in self.view.queries.values()), default=0.0)
 
     def collect(self) -> bool:
         """Journal what has arrived: verdicts and answers. True if anything did.
 
         A provider's failure ends up in `error`; answers of its other queries still count.
         """
-        arrived = False
         waited_for = self._awaited
         results = self._mailbox.results(waited_for) if waited_for else {}
         for _, result in sorted(results.items()):
-            self._write(Evaluated(result=result))
-            arrived = True
+            self._write(Evaluated(result=result), durable=False)
+        answered = [query_id for query_id, future in self._asking.items() if future.done()]
+        for query_id in answered:
+            self._settle(query_id, self._asking.pop(query_id))
+        if results or answered:
+            self._memory.sync()
         if results:
             self._mailbox.discard(tuple(results))
-        for query_id in [q for q, future in self._asking.items() if future.done()]:
-            arrived = True
-            self._settle(query_id, self._asking.pop(query_id))
-        return arrived
+        for query in self.view.unparsed:
+            self._read_answer(query)
+        return bool(results or answered)
 
     def advance(self, room: int, *, may_ask: bool = True) -> bool:
         """Take the decisions that are ready, with at most `room` new evaluations.
@@ -160,7 +134,7 @@ class Controller:
         if self.finished or self.error is not None:
             return False
         # Decisions are pure: what came to nothing does so until something is written or answered.
-        known = (self._written, self.in_flight, self.asking, room, may_ask)
+        known = (self._memory.written, self.in_flight, self.asking, room, may_ask)
         if known == self._idle_at:
             return False
         acted = self._retime(room) if self.search_ended else self._search(room, may_ask)
@@ -175,23 +149,27 @@ class Controller:
             return True
         put = self._request_waiting(room)
         room, acted = room - put, put > 0
-        for action in self.setup.strategy.decide(self.view):
-            if self.search_ended:
-                break  # the action before found that nothing more can be paid
-            match action:
-                case ProposeByRule():
-                    if room <= 0:
-                        break
-                    self._propose_by_rule(action)
-                    room -= self._request_waiting(room)
-                    acted = True
-                case AskModel():
-                    acted |= may_ask and self._ask(action)
-                case Finish(reason=reason):
-                    if not self.in_flight and not self.asking:
-                        self.end_search(reason)
+        questions: list[Prepared] = []
+        try:
+            for action in self.setup.strategy.decide(self.view):
+                if self.search_ended:
+                    break  # the action before found that nothing more can be paid
+                match action:
+                    case ProposeByRule():
+                        if room <= 0:
+                            break
+                        self._write(by_rule(self.setup, action))
+                        room -= self._request_waiting(room)
                         acted = True
-        return acted
+                    case AskModel():
+                        questions += self._reserve(action) if may_ask else ()
+                    case Finish(reason=reason):
+                        if not self.in_flight and not self.asking:
+                            self.end_search(reason)
+                            acted = True
+        finally:
+            self._send(questions)
+        return acted or bool(questions)
 
     def end_search(self, reason: str) -> None:
         """Try nothing new any more; the next `advance` times the best again.
@@ -211,7 +189,7 @@ class Controller:
 
     def pause(self, reason: str, exit_code: int) -> None:
         """Leave a note of why this controller stops before the end, if it did anything."""
-        if exit_code or not self._journal.idle:
+        if exit_code or not self._memory.idle:
             self._write(Paused(reason=reason, exit_code=exit_code))
 
     def close(self) -> None:
@@ -220,15 +198,15 @@ class Controller:
         Without a trace where nothing happened: who looks in every few minutes would fill the
         folder with segments.
         """
-        self._journal.close(keep_idle=False)
+        self._memory.close()
 
     def _recover(self) -> None:
         if self.view.task is None:
             self._write(TaskOpened(task=self.setup.task, device_kind=self.setup.device_kind))
         for query_id in self.view.in_flight:
-            self._write(_lost(self.view.queries[query_id].reserved))
+            self._write(lost(self.view.open_queries[query_id].reserved))
         for query in self.view.unparsed:
-            self._read_answer(query.reserved)
+            self._read_answer(query)
         if self.finished:
             self._taken_back |= {*self.view.unjudged, *self.view.retiming}
             return
@@ -254,10 +232,8 @@ class Controller:
         if asked:
             self._taken_back |= asked - self._mailbox.withdraw(asked)
 
-    def _write(self, event: Event) -> None:
-        self._journal.append(event)
-        self.view.apply(event)
-        self._written += 1
+    def _write(self, event: Event, *, durable: bool = True) -> None:
+        self._memory.write(event, durable=durable)
 
     def _request_waiting(self, room: int) -> int:
         """Put proposed but unjudged candidates into the mailbox; how many."""
@@ -266,9 +242,12 @@ class Controller:
             if len(requests) >= room or not may_evaluate(self.view, self.setup.limits):
                 break
             request = self._request_for(candidate_id)
-            self._write(Requested(request_id=request.request_id, candidate_id=candidate_id))
+            asked = Requested(request_id=request.request_id, candidate_id=candidate_id)
+            self._write(asked, durable=False)
             requests.append(request)
-        self._mailbox.put_many(requests)
+        if requests:
+            self._memory.sync()
+            self._mailbox.put_many(requests)
         return len(requests)
 
     def _retime(self, room: int) -> bool:
@@ -295,70 +274,13 @@ class Controller:
         return retimes_due(self.view, self.setup.tiers, controls)
 
     def _request_for(self, candidate_id: str, retime: int = 0) -> EvalRequest:
-        setup = self.setup
-        return EvalRequest(
-            task=setup.task,
-            candidate_source=self.view.sources[candidate_id],
-            device_kind=setup.device_kind,
-            image_digest=setup.image_digest,
-            tiers=setup.tiers,
-            min_isolation=setup.min_isolation,
-            timeout_s=setup.timeout_s,
-            retime=retime,
-        )
+        return self.setup.request(self.view.sources[candidate_id], retime)
 
-    def _propose_by_rule(self, action: ProposeByRule) -> None:
-        operator = "rule:" + "+".join(action.rules)
-        outcome = rewrite(
-            effective_source(self.setup.task),
-            action.rules,
-            toolchain=self.setup.toolchain,
-            device_kind=self.setup.device_kind,
-            task_name=f"{self.setup.task.key} {self.setup.task.name}",
-        )
-        if isinstance(outcome, DeclinedByRule):
-            reason = f"{outcome.rule}: {outcome.reason}"
-            self._write(Declined(node=action.node, operator=operator, reason=reason))
-            return
-        self._propose(action.node, outcome.source, operator=operator, note=outcome.note)
+    def _reserve(self, action: AskModel) -> tuple[Prepared, ...]:
+        """Reserve one query; none where its ceiling does not fit what is left.
 
-    def _propose(
-        self,
-        node: str,
-        source: str,
-        *,
-        operator: str,
-        note: str = "",
-        query: QueryReserved | None = None,
-    ) -> None:
-        candidate = Candidate(task_digest=self.setup.task.digest, source=source)
-        proposal = Proposal(
-            candidate_id=candidate.id,
-            operator=operator,
-            parent_ids=query.parent_ids if query else (),
-            branch=query.branch if query else None,
-            phase=query.phase if query else None,
-            round=query.round if query else None,
-            note=note,
-        )
-        try:
-            self._check_size(source)
-        except ValueError as error:
-            self._write(Declined(node=node, operator=operator, reason=str(error)))
-            return
-        self._write(Proposed(node=node, proposal=proposal, source=source))
-
-    def _check_size(self, source: str) -> None:
-        setup = self.setup
-        EvalRequest(
-            task=setup.task,
-            candidate_source=source,
-            device_kind=setup.device_kind,
-            image_digest=setup.image_digest,
-        )
-
-    def _ask(self, action: AskModel) -> bool:
-        """Reserve and send one query; False where its ceiling does not fit what is left."""
+        It is on disk once it is sent.
+        """
         if self._models is None:
             raise PikeError(
                 f"the strategy asked a model for {action.role} and none is configured",
@@ -371,55 +293,40 @@ class Controller:
         if stop is not None:
             if self.view.idle and not self.view.unrequested:
                 self.end_search(stop)  # no smaller query will come: nothing else would end this
-            return False
-        self._write(prepared.reserved)
-        self._asking[prepared.reserved.query_id] = self._models.send(prepared)
-        return True
+            return ()
+        self._write(prepared.reserved, durable=False)
+        return (prepared,)
+
+    def _send(self, questions: Sequence[Prepared]) -> None:
+        if not questions:
+            return
+        assert self._models is not None, "somebody has prepared the questions"
+        self._memory.sync()
+        for prepared in questions:
+            self._asking[prepared.reserved.query_id] = self._models.send(prepared)
 
     def _settle(self, query_id: str, future: Future[Answer]) -> None:
+        """Write an answer down. It is on disk before it is read."""
         answer = future.result()
         if answer.error is not None:
-            self._write(QueryFailed(query_id=query_id, kind=answer.kind, message=answer.error.what))
+            failed = QueryFailed(query_id=query_id, kind=answer.kind, message=answer.error.what)
+            self._write(failed, durable=False)
             if not self.search_ended:  # afterwards nobody is asked anyway
                 self.error = answer.error
             return
         completion = answer.completion
         assert completion is not None, "an answer is a completion or an error"
-        self._write(
-            QueryAnswered(
-                query_id=query_id,
-                text=completion.text,
-                finish_reason=completion.finish_reason,
-                usage=completion.usage,
-                latency_s=completion.latency_s,
-            )
+        answered = QueryAnswered(
+            query_id=query_id,
+            text=completion.text,
+            finish_reason=completion.finish_reason,
+            usage=completion.usage,
+            latency_s=completion.latency_s,
         )
-        self._read_answer(self.view.queries[query_id].reserved)
+        self._write(answered, durable=False)
 
-    def _read_answer(self, query: QueryReserved) -> None:
-        answered = self.view.queries[query.query_id].answer
-        assert answered is not None, "only an answer on disk is read"
-        if query.role == Role.BRAINSTORM:
-            limit = self._models.ideas if self._models is not None else 1
-            self._write(Brainstormed(node=query.node, ideas=parse_ideas(answered.text, limit)))
-            return
-        program = extract_program(answered.text, answered.finish_reason)
-        if isinstance(program, NoProgram):
-            self._write(Declined(node=query.node, operator=query.role, reason=program.reason))
-            return
-        self._propose(query.node, program.source, operator=query.role, note=query.note, query=query)
-
-
-def _lost(query: QueryReserved) -> Event:
-    """What becomes of a query that was in flight when its controller died.
-
-    One that may have been paid counts at its ceiling; one that cost nothing is asked again as
-    if it had never been, so that a replay ends where the recording ended.
-    """
-    if query.max_cost_usd > 0:
-        return QueryLost(query_id=query.query_id)
-    return QueryFailed(
-        query_id=query.query_id,
-        kind="lost",
-        message="the controller died while this free query was in flight",
-    )
+    def _read_answer(self, query: OpenQuery) -> None:
+        """Make of an answer what is in it. A kill loses nothing: it is read again."""
+        assert query.answer is not None, "only an answer on disk is read"
+        ideas = self._models.ideas if self._models is not None else 1
+        self._write(by_answer(self.setup, query.reserved, query.answer, ideas), durable=False)

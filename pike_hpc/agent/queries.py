@@ -74,7 +74,7 @@ class Models:
         seat = self._seats[action.role]
         prompt = _prompt(action, view, task, device_kind, self._tiers, self.ideas)
         # After a loss the very same question is asked again, so that a cassette answers it too.
-        attempt = sum(q.reserved.node == action.node for q in view.queries.values())
+        attempt = len(view.queries_of.get(action.node, ()))
         request = ModelRequest(
             role=action.role,
             system=prompt.system,
@@ -169,8 +169,8 @@ def _place(view: TaskView, device_kind: str) -> tuple[str, str]:
 
     The first, so that the beginning of a task's prompts stays the same and can be cached.
     """
-    judged = (result.environment for result in view.results.values() if result.environment.torch)
-    first = next(judged, None)
+    environments = (verdict.environment for verdict in view.verdicts.values())
+    first = next((environment for environment in environments if environment.torch), None)
     if first is None:
         return device_kind, _TORCH
     device = f"{device_kind} ({', '.join(filter(None, (first.device, first.driver)))})"

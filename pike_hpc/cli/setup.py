@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 
-from pike_hpc.agent import Controller, Models, TaskSetup
+from pike_hpc.agent import Controller, Models, TaskSetup, made_by
 from pike_hpc.cli.judging_torch import runs_image
 from pike_hpc.cli.run import Run
 from pike_hpc.evaluate.device import image_digest
@@ -14,6 +15,9 @@ from pike_hpc.mailbox import Mailbox
 from pike_hpc.proposers.rules import Toolchain, portfolio, probe_toolchain
 from pike_hpc.records import Task
 from pike_hpc.search import Limits, make_strategy
+
+_host_digest = functools.cache(image_digest)
+"""Asked once for each task of a run."""
 
 
 def make_controller(
@@ -40,7 +44,7 @@ def make_controller(
     setup = TaskSetup(
         task=task,
         device_kind=run.device_kind,
-        image_digest=run.resolved.site.container.digest or image_digest(),
+        image_digest=run.resolved.site.container.digest or _host_digest(),
         tiers=workflow.evaluate.tiers,
         min_isolation=workflow.evaluate.min_isolation,
         timeout_s=workflow.evaluate.timeout_s,
@@ -49,8 +53,9 @@ def make_controller(
         toolchain=_toolchain(run),
     )
     journal = TaskJournal.open(
-        run.dir, task_slug(task.key), writer=writer, seed=workflow.search.seed, clock=time.time
-    )
+        run.dir, task_slug(task.key), writer=writer, seed=workflow.search.seed, clock=time.time,
+        made_by=made_by(),
+    )  # fmt: skip
     return Controller(setup, journal, mailbox, models)
 
 

@@ -1,6 +1,7 @@
 """The nouns and their strict JSON. Standard library only; imports nothing of the project."""
 
 from pike_hpc.records.codec import decode, encode, from_json, to_json
+from pike_hpc.records.columns import from_columns, to_columns
 from pike_hpc.records.errors import (
     CodecError,
     PikeError,
@@ -102,7 +103,9 @@ __all__ = [
     "did_you_mean",
     "digest",
     "encode",
+    "from_columns",
     "from_json",
+    "to_columns",
     "to_json",
     "without_escapes",
 ]

@@ -11,9 +11,11 @@ from pike_hpc.search.budget import (
 )
 from pike_hpc.search.elites import Leader, Retime, leader, retimes_due
 from pike_hpc.search.history import tried
-from pike_hpc.search.query import Query, QueryState
+from pike_hpc.search.query import OpenQuery, Query, QueryState
 from pike_hpc.search.registry import STRATEGIES, make_strategy
+from pike_hpc.search.snapshot import from_snapshot, to_snapshot
 from pike_hpc.search.strategy import Setup, Strategy
+from pike_hpc.search.verdict import Verdict
 from pike_hpc.search.view import (
     NodeState,
     Outcome,
@@ -30,6 +32,7 @@ __all__ = [
     "Leader",
     "Limits",
     "NodeState",
+    "OpenQuery",
     "Outcome",
     "ProposeByRule",
     "Query",
@@ -39,12 +42,15 @@ __all__ = [
     "Spent",
     "Strategy",
     "TaskView",
+    "Verdict",
+    "from_snapshot",
     "leader",
     "make_strategy",
     "may_evaluate",
     "may_query",
     "replay",
     "retimes_due",
+    "to_snapshot",
     "tried",
     "why_no_device_time",
     "why_no_evaluation",

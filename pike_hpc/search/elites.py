@@ -111,7 +111,7 @@ def _held(view: TaskView, tier: Tier, ranked: Sequence[str]) -> list[str]:
     Noise hides the slow and the fast alike: a timing marked so says little about the order.
     """
     playing = [c for c in ranked if _in_play(view, c, tier)]
-    noisy = [c for c in playing[PER_TIER:] if NOISY in view.results[c].tags]
+    noisy = [c for c in playing[PER_TIER:] if NOISY in view.verdicts[c].tags]
     return playing[:PER_TIER] + noisy[:PER_TIER]
 
 

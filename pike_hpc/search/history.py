@@ -6,7 +6,10 @@ judged first. The notes come from rules and models: data for whoever shows them.
 
 from __future__ import annotations
 
+import heapq
+
 from pike_hpc.records import EvalStatus, Proposal
+from pike_hpc.search.verdict import Verdict
 from pike_hpc.search.view import TaskView
 
 _NOTE_CHARS = 160
@@ -18,20 +21,23 @@ def tried(view: TaskView, *, phase: int | None, limit: int = 8) -> tuple[str, ..
     `phase` None takes in the rules only.
     """
     rows: dict[str, tuple[float, str]] = {}
+    first: dict[str, Proposal] = {}
     for proposal in view.proposals.values():
+        candidate_id = proposal.candidate_id
+        first.setdefault(candidate_id, proposal)
         if proposal.phase is not None and (phase is None or proposal.phase >= phase):
             continue
-        result = view.results.get(proposal.candidate_id)
-        if result is None or result.status is EvalStatus.JUDGE_ERROR:
-            continue
-        if result.timing is not None and result.tier is not None:
-            outcome = f"correct at {result.tier.value}, {result.timing.speedup:.2f}x"
-            rows.setdefault(proposal.candidate_id, (-result.timing.speedup, outcome))
-        else:
-            rows.setdefault(proposal.candidate_id, (0.0, result.status.value))
-    first = {p.candidate_id: p for p in reversed(list(view.proposals.values()))}
-    ordered = sorted(rows, key=lambda candidate_id: (rows[candidate_id][0], candidate_id))
-    return tuple(f"{_name(first[c])}: {rows[c][1]}" for c in ordered[:limit])
+        verdict = view.verdicts.get(candidate_id)
+        if verdict is not None and verdict.status is not EvalStatus.JUDGE_ERROR:
+            rows[candidate_id] = (-(verdict.speedup or 0.0), candidate_id)
+    best = (candidate_id for _, candidate_id in heapq.nsmallest(limit, rows.values()))
+    return tuple(f"{_name(first[c])}: {_outcome(view.verdicts[c])}" for c in best)
+
+
+def _outcome(verdict: Verdict) -> str:
+    if verdict.speedup is not None and verdict.tier is not None:
+        return f"correct at {verdict.tier.value}, {verdict.speedup:.2f}x"
+    return verdict.status.value
 
 
 def _name(proposal: Proposal) -> str:

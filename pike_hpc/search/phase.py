@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pike_hpc.records import EvalStatus
@@ -83,8 +84,10 @@ class _Allotment:
 
 
 @functools.lru_cache(maxsize=4096)
-def _nodes(index: int, branches: int, fix_attempts: int) -> tuple[str, ...]:
-    return tuple(node_of(index, b, r) for r in range(fix_attempts + 1) for b in range(branches))
+def nodes_of(index: int, branches: int, fix_attempts: int) -> tuple[tuple[str, ...], ...]:
+    """The nodes of a phase: of each round those of all branches."""
+    rounds = range(fix_attempts + 1)
+    return tuple(tuple(node_of(index, b, r) for b in range(branches)) for r in rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,41 +98,71 @@ class Phase:
     branches: int
     fix_attempts: int
 
-    def nodes(self) -> tuple[str, ...]:
-        """Every decision of the phase in the order in which the room is given out."""
-        return _nodes(self.index, self.branches, self.fix_attempts)
+    @property
+    def nodes(self) -> tuple[tuple[str, ...], ...]:
+        """Every decision of the phase in the order in which the room is given out, by round."""
+        return nodes_of(self.index, self.branches, self.fix_attempts)
+
+    def made(self, view: TaskView) -> tuple[tuple[int, str], ...] | None:
+        """Branch and candidate of each program, once no event can add to them; None before.
+
+        Every branch then has a correct program or no rounds left, and no verdict is the judge's
+        failure, which a later one could replace.
+        """
+        programs: list[tuple[int, str]] = []
+        for branch in range(self.branches):
+            for row in self.nodes:
+                outcome = view.outcomes.get(row[branch])
+                if outcome is None:
+                    return None
+                if outcome.candidate_id is None:
+                    continue
+                if not view.is_final(outcome.candidate_id):
+                    return None
+                programs.append((branch, outcome.candidate_id))
+                if view.verdicts[outcome.candidate_id].status is EvalStatus.PASSED:
+                    break
+        return tuple(programs)
 
     def room(self, view: TaskView, limits: Limits) -> float:
         """Queries the phase may use, from what was used outside it: infinite without limits.
 
         An answer can bring a program to judge, so the evaluations left bound it as well.
         """
-        own = set(self.nodes())
+        own = [
+            node
+            for row in self.nodes
+            for node in row
+            if node in view.queries_of or node in view.outcomes
+        ]
         room = math.inf
         if limits.queries:
-            outside = view.charged_queries - sum(
-                view.charged(node) for node in own if node in view.queries_of
-            )
-            room = limits.queries - outside
+            room = limits.queries - (view.charged_queries - sum(map(view.charged, own)))
         if limits.evaluations:
-            earlier = {o.candidate_id for n, o in view.outcomes.items() if n not in own}
-            evaluations = len(earlier & set(view.requested.values()))
-            room = min(room, limits.evaluations - evaluations)
+            room = min(room, limits.evaluations - self._evaluated_outside(view, own))
         return room
+
+    def _evaluated_outside(self, view: TaskView, own: Sequence[str]) -> int:
+        """Candidates asked to be judged that (also) another phase has made."""
+        asked = view.requested_candidates
+        outcomes = (view.outcomes.get(node) for node in own)
+        made = {o.candidate_id for o in outcomes if o is not None and o.candidate_id in asked}
+        only_here = sum(set(view.nodes_of[c]) <= set(own) for c in made if c is not None)
+        return sum(map(view.nodes_of.__contains__, asked)) - only_here
 
     def step(self, view: TaskView, limits: Limits) -> Step:
         """What to ask now, and whether the phase has ended."""
         walk = _Allotment(room=self.room(view, limits))
         unjudgeable = why_no_evaluation(view, limits) is not None
         live = list(range(self.branches))
-        for round_ in range(self.fix_attempts + 1):
+        for round_, row in enumerate(self.nodes):
             going_on = []
             for branch in live:
                 if branch in walk.unsure:
                     walk.most += 1
                     going_on.append(branch)
                     continue
-                turn = self._turn(view, node_of(self.index, branch, round_), unjudgeable)
+                turn = self._turn(view, row[branch], unjudgeable)
                 if walk.visit(branch, round_, turn):
                     going_on.append(branch)
             live = going_on
@@ -147,9 +180,9 @@ class Phase:
         if state is NodeState.DECLINED:
             return _Turn.FAILED
         if state is NodeState.JUDGED:
-            result = view.result(node)
-            assert result is not None
-            over = result.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR)
+            verdict = view.verdict(node)
+            assert verdict is not None
+            over = verdict.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR)
             return _Turn.ENDED if over else _Turn.FAILED
         if state is NodeState.PROPOSED and unjudgeable:
             waiting = view.outcomes[node].candidate_id in view.unjudged.values()

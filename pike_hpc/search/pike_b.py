@@ -14,7 +14,7 @@ others. A lineage is an idea of phase 0 with all that descends from it; rules ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pike_hpc.records import Role, UsageError
@@ -22,6 +22,7 @@ from pike_hpc.search.actions import Action, AskModel, Finish
 from pike_hpc.search.budget import may_evaluate, why_no_evaluation, why_no_query
 from pike_hpc.search.options import option, parse_options
 from pike_hpc.search.phase import Ask, Phase, node_of
+from pike_hpc.search.ranking import Ranking
 from pike_hpc.search.rules import NODE_PREFIX
 from pike_hpc.search.strategy import Setup
 from pike_hpc.search.view import NodeState, TaskView
@@ -86,33 +87,54 @@ class PikeBStrategy:
 
     def _phases(self, view: TaskView) -> Iterator[tuple[Phase, tuple[str | None, ...]]]:
         """Each phase with the parent of each of its branches, from what came before it."""
-        lineage = {
-            outcome.candidate_id: _RULES_LINEAGE
+        began, past = self._past(view)
+        ranking, last = past.copy(), self.options.phases
+        for index in range(began, last) if last else itertools.count(began):
+            phase, starts = self._phase(index), self._starts(ranking)
+            yield phase, starts
+            outcomes = (
+                (branch, view.outcomes.get(row[branch]))
+                for branch in range(self.options.branches)
+                for row in phase.nodes
+            )
+            programs = ((b, o.candidate_id) for b, o in outcomes if o is not None)
+            _descend(view, ranking, index, starts, ((b, c) for b, c in programs if c is not None))
+
+    def _past(self, view: TaskView) -> tuple[int, Ranking]:
+        """How many phases, from the first on, nothing can change any more; the ranking after them.
+
+        They are remembered: a search of a hundred phases looks at its last one only.
+        """
+        rules = tuple(
+            outcome.candidate_id
             for node, outcome in view.outcomes.items()
             if node.startswith(NODE_PREFIX) and outcome.candidate_id is not None
-        }
-        last = self.options.phases
-        for index in range(last) if last else itertools.count():
-            starts = self._starts(view, lineage)
-            yield self._phase(index), starts
-            for branch, parent in enumerate(starts):
-                root = lineage[parent] if parent is not None else f"p{index}/b{branch}"
-                for round_ in range(self.options.fix_attempts + 1):
-                    outcome = view.outcomes.get(node_of(index, branch, round_))
-                    if outcome is not None and outcome.candidate_id is not None:
-                        lineage.setdefault(outcome.candidate_id, root)
+        )
+        what = ("pike_b", self.options, self.setup.tier, rules)
+        index, ranking = view.remembered.get(what, (0, None))
+        if ranking is None:
+            ranking = Ranking(self.setup.tier)
+            for candidate_id in rules:
+                ranking.add(view, candidate_id, _RULES_LINEAGE)
+            if not all(view.is_final(candidate_id) for candidate_id in rules):
+                return 0, ranking
+        while not self.options.phases or index < self.options.phases:
+            programs = self._phase(index).made(view)
+            if programs is None:
+                break
+            _descend(view, ranking, index, self._starts(ranking), programs)
+            index += 1
+        view.remembered[what] = (index, ranking)
+        return index, ranking
 
     def _phase(self, index: int) -> Phase:
         return Phase(
             index=index, branches=self.options.branches, fix_attempts=self.options.fix_attempts
         )
 
-    def _starts(self, view: TaskView, lineage: Mapping[str, str]) -> tuple[str | None, ...]:
+    def _starts(self, ranking: Ranking) -> tuple[str | None, ...]:
         """The parent of each branch: the best of each lineage first, then the rest by speed."""
-        ranked = view.ranked(self.setup.tier, lineage)
-        leaders = {lineage[c]: c for c in reversed(ranked)}.values()
-        first = [c for c in ranked if c in leaders]
-        parents = (first + [c for c in ranked if c not in leaders])[: self.options.parents]
+        parents = ranking.best(self.options.parents)
         if not parents:
             return (None,) * self.options.branches
         return tuple(spread(parents, self.options.branches))
@@ -139,6 +161,20 @@ class PikeBStrategy:
             phase=phase.index,
             round=ask.round,
         )
+
+
+def _descend(
+    view: TaskView,
+    ranking: Ranking,
+    index: int,
+    starts: Sequence[str | None],
+    programs: Iterable[tuple[int, str]],
+) -> None:
+    """Add a phase's programs (branch, candidate) to the lineages of what they started from."""
+    for branch, candidate_id in programs:
+        parent = starts[branch]
+        root = ranking.lineage[parent] if parent is not None else f"p{index}/b{branch}"
+        ranking.add(view, candidate_id, root)
 
 
 def spread(parents: list[str], samples: int) -> list[str]:

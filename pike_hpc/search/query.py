@@ -1,9 +1,14 @@
-"""Query: one question to a model, from its reservation to what became of it."""
+"""Queries: what was asked of a model, and what is known of each question.
+
+A search asks thousands, and most are over: of those only the bill is kept, in a tuple that is
+cheap to make. The question and its answer are kept as long as something is to be made of them.
+"""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pike_hpc.records import QueryAnswered, QueryReserved
 
@@ -18,21 +23,23 @@ class QueryState(enum.StrEnum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """One model query as the journal tells it."""
+class Query(NamedTuple):
+    """The bill of one model query as the journal tells it."""
 
-    reserved: QueryReserved
+    node: str
     state: QueryState = QueryState.RESERVED
-    answer: QueryAnswered | None = None
     charged: bool = True
     """Counts against the budget: everything but a failure that the provider did not charge."""
+    usd: float = 0.0
+    """Its cost: measured once answered, the ceiling while unknown, 0 when not charged."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    latency_s: float = 0.0
 
-    @property
-    def usd(self) -> float:
-        """Its cost: measured once answered, the ceiling while unknown, 0 when not charged."""
-        if not self.charged:
-            return 0.0
-        if self.answer is not None:
-            return self.answer.usage.cost_usd
-        return self.reserved.max_cost_usd
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuery:
+    """A question whose answer is awaited, or of whose answer nothing was made yet."""
+
+    reserved: QueryReserved
+    answer: QueryAnswered | None = None

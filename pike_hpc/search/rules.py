@@ -44,7 +44,7 @@ class RulesStrategy:
         if ready and stop is None:
             return ready
         waiting = set(view.unjudged.values())
-        open_ = [c for c in self._candidates(view) if c in waiting or c not in view.results]
+        open_ = [c for c in self._candidates(view) if c in waiting or c not in view.verdicts]
         if any(c in waiting or stop is None for c in open_):
             return ()
         if stop is not None and (left_out or ready or open_):

@@ -8,8 +8,9 @@ strategy: those read the view. Verdicts of another task or device kind are ignor
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, MutableMapping
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from pike_hpc.records import (
     Brainstormed,
@@ -33,11 +34,11 @@ from pike_hpc.records import (
     TaskOpened,
     Tier,
 )
-from pike_hpc.search.query import Query, QueryState
+from pike_hpc.search.query import OpenQuery, Query, QueryState
+from pike_hpc.search.verdict import Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a decision came to: exactly one of the three is set."""
 
     candidate_id: str | None = None
@@ -94,19 +95,27 @@ class TaskView:
     """By node, in the order of the journal."""
     proposals: dict[str, Proposal] = field(default_factory=dict)
     """By node."""
-    sources: dict[str, str] = field(default_factory=dict)
-    """By candidate id."""
-    results: dict[str, EvalResult] = field(default_factory=dict)
+    nodes_of: dict[str, list[str]] = field(default_factory=dict)
+    """The nodes that proposed a candidate, by its id."""
+    sources: MutableMapping[str, str] = field(default_factory=dict)
+    """By candidate id. Whoever makes the view may bring a mapping that keeps them elsewhere."""
+    results: MutableMapping[str, EvalResult] = field(default_factory=dict)
     """The search's verdicts by candidate id. A JUDGE_ERROR gives way to a later verdict; nothing
-    else does."""
+    else does. May be kept elsewhere, as `sources`: to choose, `verdicts` is enough."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """Of `results` what choosing needs."""
     queries: dict[str, Query] = field(default_factory=dict)
     """By query id, in the order of the journal."""
     charged_queries: int = 0
     """All queries charged so far, those in flight and lost included."""
     queries_of: dict[str, list[str]] = field(default_factory=dict)
     """Query ids by node."""
+    open_queries: dict[str, OpenQuery] = field(default_factory=dict)
+    """By query id: those that are not settled or of whose answer nothing was made yet."""
     requested: dict[str, str] = field(default_factory=dict)
     """Request id to candidate id."""
+    requested_candidates: set[str] = field(default_factory=set)
+    """Those of `requested`."""
     unjudged: dict[str, str] = field(default_factory=dict)
     """Those of `requested` whose verdict is still to come."""
     lane_s: float = 0.0
@@ -123,6 +132,9 @@ class TaskView:
     """Why the task is over."""
     paused: str | None = None
     """Why the last controller stopped early; None while one is at work."""
+    remembered: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What strategies have found out that no event can change any more. Not a part of the view:
+    without it they find it out again."""
 
     def apply(self, event: Event) -> None:
         """Take one more event of the journal into account."""
@@ -150,23 +162,36 @@ class TaskView:
 
     def _reserve(self, event: QueryReserved) -> None:
         if event.query_id not in self.queries:
-            self.queries[event.query_id] = query = Query(reserved=event)
+            self.queries[event.query_id] = query = Query(event.node, usd=event.max_cost_usd)
             self.charged_queries += query.charged
             self.queries_of.setdefault(event.node, []).append(event.query_id)
+            self.open_queries[event.query_id] = OpenQuery(reserved=event)
 
     def _settle(self, event: QueryAnswered | QueryFailed | QueryLost) -> None:
         query = self.queries.get(event.query_id)
         if query is None or query.state is not QueryState.RESERVED:
             return
         match event:
-            case QueryAnswered():
-                settled = replace(query, state=QueryState.ANSWERED, answer=event)
-            case QueryFailed():
-                settled = replace(query, state=QueryState.FAILED, charged=event.charged)
+            case QueryAnswered(usage=usage):
+                settled = query._replace(
+                    state=QueryState.ANSWERED,
+                    usd=usage.cost_usd,
+                    input_tokens=usage.input_tokens,
+                    output_tokens=usage.output_tokens,
+                    latency_s=event.latency_s,
+                )
+            case QueryFailed(charged=charged):
+                usd = query.usd if charged else 0.0
+                settled = query._replace(state=QueryState.FAILED, charged=charged, usd=usd)
             case QueryLost():
-                settled = replace(query, state=QueryState.LOST)
+                settled = query._replace(state=QueryState.LOST)
         self.queries[event.query_id] = settled
         self.charged_queries += settled.charged - query.charged
+        if isinstance(event, QueryAnswered) and query.node not in self.outcomes:
+            asked = self.open_queries[event.query_id]  # keeps its place in the order
+            self.open_queries[event.query_id] = replace(asked, answer=event)
+        else:
+            del self.open_queries[event.query_id]
 
     def _decide(self, event: Brainstormed | Declined | Proposed) -> None:
         if event.node in self.outcomes:
@@ -181,15 +206,15 @@ class TaskView:
                 candidate_id = event.proposal.candidate_id
                 self.outcomes[event.node] = Outcome(candidate_id=candidate_id)
                 self.proposals[event.node] = event.proposal
+                self.nodes_of.setdefault(candidate_id, []).append(event.node)
                 if event.source:
                     self.sources.setdefault(candidate_id, event.source)
 
     def _forget_answers(self, node: str) -> None:
-        """What was made of an answer is known: its text is no longer needed."""
+        """What was made of an answer is known: it is no longer needed."""
         for query_id in self.queries_of.get(node, ()):
-            query = self.queries[query_id]
-            if query.answer is not None:
-                self.queries[query_id] = replace(query, answer=replace(query.answer, text=""))
+            if self.queries[query_id].state is QueryState.ANSWERED:
+                self.open_queries.pop(query_id, None)
 
     def _request(self, event: Requested) -> None:
         if event.retime:
@@ -199,7 +224,8 @@ class TaskView:
                 self.retiming[event.request_id] = event.candidate_id
             return
         self.requested[event.request_id] = event.candidate_id
-        known = self.results.get(event.candidate_id)
+        self.requested_candidates.add(event.candidate_id)
+        known = self.verdicts.get(event.candidate_id)
         if known is None or known.status is EvalStatus.JUDGE_ERROR:
             self.unjudged[event.request_id] = event.candidate_id
 
@@ -213,9 +239,13 @@ class TaskView:
             self.retimed.setdefault(result.candidate_id, {}).setdefault(result.key.retime, result)
             return
         self.unjudged.pop(result.request_id, None)
-        known = self.results.get(result.candidate_id)
-        if known is None or (known.status is EvalStatus.JUDGE_ERROR and known != result):
-            self.results[result.candidate_id] = result
+        candidate_id = result.candidate_id
+        known = self.verdicts.get(candidate_id)
+        if known is None or (
+            known.status is EvalStatus.JUDGE_ERROR and self.results[candidate_id] != result
+        ):
+            self.results[candidate_id] = result
+            self.verdicts[candidate_id] = Verdict.of(result)
             self.lane_s += result.lane_s
 
     def state(self, node: str) -> NodeState:
@@ -230,9 +260,16 @@ class TaskView:
             return NodeState.BRAINSTORMED
         if outcome.candidate_id is None:
             return NodeState.DECLINED
-        judged = outcome.candidate_id in self.results
+        judged = outcome.candidate_id in self.verdicts
         waiting = outcome.candidate_id in self.unjudged.values()
         return NodeState.JUDGED if judged and not waiting else NodeState.PROPOSED
+
+    def verdict(self, node: str) -> Verdict | None:
+        """What choosing needs of `result`."""
+        outcome = self.outcomes.get(node)
+        if outcome is None or outcome.candidate_id is None:
+            return None
+        return self.verdicts.get(outcome.candidate_id)
 
     def result(self, node: str) -> EvalResult | None:
         """The verdict on the candidate that this decision made, if there is one."""
@@ -241,6 +278,11 @@ class TaskView:
             return None
         return self.results.get(outcome.candidate_id)
 
+    def is_final(self, candidate_id: str) -> bool:
+        """Whether there is a verdict that no later one replaces."""
+        verdict = self.verdicts.get(candidate_id)
+        return verdict is not None and verdict.status is not EvalStatus.JUDGE_ERROR
+
     def charged(self, node: str) -> int:
         """Queries charged for this decision: more than one where earlier ones were lost."""
         return sum(self.queries[i].charged for i in self.queries_of.get(node, ()))
@@ -248,40 +290,34 @@ class TaskView:
     @property
     def in_flight(self) -> tuple[str, ...]:
         """Ids of queries sent and not settled. A new controller journals each as lost."""
-        return tuple(i for i, q in self.queries.items() if q.state is QueryState.RESERVED)
+        return tuple(i for i, asked in self.open_queries.items() if asked.answer is None)
 
     @property
-    def unparsed(self) -> tuple[Query, ...]:
+    def unparsed(self) -> tuple[OpenQuery, ...]:
         """Answers of which nothing was made yet: parse them, for they are paid."""
-        return tuple(
-            q
-            for q in self.queries.values()
-            if q.state is QueryState.ANSWERED and q.reserved.node not in self.outcomes
-        )
+        return tuple(asked for asked in self.open_queries.values() if asked.answer is not None)
 
     @property
     def unrequested(self) -> tuple[str, ...]:
         """Candidates proposed, not judged and not yet in the mailbox, oldest first."""
-        known = set(self.requested.values()) | set(self.results)
-        wanted = (o.candidate_id for o in self.outcomes.values() if o.candidate_id is not None)
-        return tuple(dict.fromkeys(c for c in wanted if c not in known))
+        asked, judged = self.requested_candidates, self.verdicts
+        return tuple(c for c in self.nodes_of if c not in asked and c not in judged)
 
     @property
     def idle(self) -> bool:
         """Nothing is under way that could change this view by itself."""
-        return not (self.in_flight or self.unparsed or self.unjudged or self.retiming)
+        return not (self.open_queries or self.unjudged or self.retiming)
 
     @property
     def spent(self) -> Spent:
         """What the task has used so far."""
         queries = self.queries.values()
-        usages = [q.answer.usage for q in queries if q.answer is not None]
         settled = [q.usd for q in queries if q.state is not QueryState.RESERVED]
         reserved = [q.usd for q in queries if q.state is QueryState.RESERVED]
         return Spent(
             queries=self.charged_queries,
-            input_tokens=sum(u.input_tokens for u in usages),
-            output_tokens=sum(u.output_tokens for u in usages),
+            input_tokens=sum(q.input_tokens for q in queries),
+            output_tokens=sum(q.output_tokens for q in queries),
             usd=sum(settled, 0.0),
             reserved_usd=sum(reserved, 0.0),
             evaluations=len(self.requested),
@@ -292,21 +328,22 @@ class TaskView:
 
     def ranked(self, tier: Tier, candidates: Iterable[str] | None = None) -> tuple[str, ...]:
         """Candidates that passed at `tier` or stricter, fastest in the search first, ties by id."""
-        chosen = self.results if candidates is None else candidates
-        counting = [other for other in Tier if other.rank <= tier.rank]
-        timed = [
-            (-result.timing.speedup, candidate_id)
-            for candidate_id in chosen
-            if (result := self.results.get(candidate_id)) is not None
-            and result.timing is not None
-            and result.tier in counting
-        ]
-        return tuple(candidate_id for _, candidate_id in sorted(timed))
+        places = (
+            self.place(tier, c) for c in (self.verdicts if candidates is None else candidates)
+        )
+        return tuple(candidate_id for _, candidate_id in sorted(p for p in places if p is not None))
+
+    def place(self, tier: Tier, candidate_id: str) -> tuple[float, str] | None:
+        """By what `ranked` sorts; None for a candidate that is not ranked."""
+        verdict = self.verdicts.get(candidate_id)
+        if verdict is None or verdict.speedup is None or verdict.tier is None:
+            return None
+        return (-verdict.speedup, candidate_id) if verdict.tier.rank <= tier.rank else None
 
 
-def replay(events: Iterable[Event]) -> TaskView:
-    """The view after these events."""
-    view = TaskView()
+def replay(events: Iterable[Event], view: TaskView | None = None) -> TaskView:
+    """The view after these events; `view`, if given, is what is known before them."""
+    view = view if view is not None else TaskView()
     for event in events:
         view.apply(event)
     return view

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pike_hpc.agent import Controller, Models, TaskSetup
+from pike_hpc.agent import Controller, Models, TaskSetup, made_by
 from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.mailbox import Mailbox
 from pike_hpc.proposers.rules import Toolchain
@@ -40,5 +40,7 @@ def open_search(
 ) -> Controller:
     """The task's journal is made or continued in `run_dir`; the caller closes the controller."""
     slug = task_slug(setup.task.key)
-    journal = TaskJournal.open(run_dir, slug, writer="t", seed=0, clock=lambda: 0.0)
+    journal = TaskJournal.open(
+        run_dir, slug, writer="t", seed=0, clock=lambda: 0.0, made_by=made_by()
+    )
     return Controller(setup, journal, mailbox, models)

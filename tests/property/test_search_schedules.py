@@ -105,7 +105,7 @@ class Agent:
 
     def settle(self, query_id, drop):
         query = self.view.queries[query_id]
-        luck = fate(query.reserved.node, self.world)
+        luck = fate(query.node, self.world)
         if drop and self.random.random() < 0.2:
             unpaid = QueryFailed(query_id=query_id, kind="unavailable", message="")
             self.note(self.random.choice((QueryLost(query_id=query_id), unpaid)))
