@@ -24,10 +24,9 @@ workers: {count: 1, max_idle_s: 60}
 def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
     assert judge.tried(judge.python, "-c", "import torch").returncode == 1
     workflow = judge.write("workflow.yaml", WORKFLOW)
-    site = ("--site", "devcluster", "--set", f"container.image={image}")
-    place = ("--set", "container.engine=apptainer", "--run", str(judge.folder / "run"))
+    site = ("--site", "devcluster", "--run", str(judge.folder / "run"))
     pike = (judge.python, "-m", "pike_hpc")
-    said = judge.run(*pike, "submit", "--workflow", workflow, *site, *place)
+    said = judge.run(*pike, "submit", "--workflow", workflow, *site)
     jobs = {kind: job for kind, _, job in (line.split() for line in said.splitlines())}
     assert set(jobs) == {"agent", "worker"}
 
@@ -52,7 +51,8 @@ def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
 
 def test_a_worker_with_neither_image_nor_torch_says_so_at_once(slurm, judge):
     workflow = judge.write("workflow.yaml", WORKFLOW)
-    site = ("--site", "devcluster", "--run", str(judge.folder / "bare"))
+    neither = ("--set", "container.engine=auto", "--set", "container.image=null")
+    site = ("--site", "devcluster", *neither, "--run", str(judge.folder / "bare"))
     pike = (judge.python, "-m", "pike_hpc")
     said = judge.run(*pike, "submit", "--workflow", workflow, *site)
     jobs = {kind: job for kind, _, job in (line.split() for line in said.splitlines())}
