@@ -87,7 +87,7 @@ def judge_all(
     Raises:
         UsageError: no torch here, or the engine does not work here.
     """
-    kept = StockVerdicts()
+    kept = StockVerdicts(toolchain=judging_toolchain(options.engine, options.image))
     with sigterm_as_ctrl_c(), open_lane(device, options.engine, image=options.image) as lane:
         for number, entry in enumerate(entries, 1):
             name = printable(f"{entry.task.key} {entry.task.name} · {entry.label}", 300)

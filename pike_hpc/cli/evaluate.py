@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from pike_hpc.cli.candidate_file import read_candidate
 from pike_hpc.cli.image import digest_of
-from pike_hpc.cli.judging_torch import judging_device
+from pike_hpc.cli.judging_torch import judging_device, judging_toolchain
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.stock import Stock, StockVerdicts
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     device = device_from(options)
     request = request_from(options, task, source, device)
     print(f"judging {options.file} for {task.key} {task.name} on {device.why}", file=sys.stderr)
-    kept = StockVerdicts()
+    kept = StockVerdicts(toolchain=judging_toolchain(options.engine, options.image))
     with sigterm_as_ctrl_c(), open_lane(device, options.engine, image=options.image) as lane:
         result = lane.evaluate(request, on_phase=_show_phase if sys.stderr.isatty() else None)
         stock = kept.look(task, device.kind, result.environment)

@@ -17,7 +17,7 @@ from typing import Any
 
 from pike_hpc.cli.baselines_plan import EAGER, MODES, STRICT, Entry, plan
 from pike_hpc.config import env
-from pike_hpc.proposers.rules import probe_toolchain
+from pike_hpc.proposers.rules import Toolchain, probe_toolchain
 from pike_hpc.records import (
     JUDGE_VERSION,
     Candidate,
@@ -118,9 +118,15 @@ class Stock:
 class StockVerdicts:
     """The verdicts kept in a folder. Never fails: what can't be read or written is not kept."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """`folder`: the user's cache folder where None; made when something is kept."""
+    def __init__(self, folder: Path | None = None, toolchain: Toolchain | None = None) -> None:
+        """Verdicts of those settings that work here.
+
+        Args:
+            folder: made when something is kept; the user's cache folder where None.
+            toolchain: where programs are judged; this machine's where None.
+        """
         self._folder = folder or env.user_cache_dir(env.environ()) / "stock"
+        self._toolchain = toolchain or probe_toolchain()
 
     def keep(self, result: EvalResult) -> None:
         """Keep a verdict that says something about its program."""
@@ -151,7 +157,7 @@ class StockVerdicts:
 
     def look(self, task: Task, device_kind: str, where: Environment) -> Stock:
         """What is known of a task's stock settings."""
-        entries = stock_entries(task, device_kind)
+        entries = stock_entries(task, device_kind, self._toolchain)
         found = {
             entry.setting: self.find(task, entry.source, where)
             for entry in entries
@@ -169,7 +175,6 @@ class StockVerdicts:
         return self._folder / f"{digest(*parts, str(where.cpu_threads), JUDGE_VERSION)[:40]}.json"
 
 
-def stock_entries(task: Task, device_kind: str) -> Sequence[Entry]:
+def stock_entries(task: Task, device_kind: str, toolchain: Toolchain) -> Sequence[Entry]:
     """One a mode: its program for the task, or why there is none."""
-    toolchain = probe_toolchain()
     return plan([task], tuple(MODES), (), toolchain=toolchain, device_kind=device_kind)

@@ -7,6 +7,7 @@ from builders.results import passed, timed
 
 from pike_hpc.cli.stock import Stock, StockVerdicts, stock_entries
 from pike_hpc.config import env
+from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import (
     Candidate,
     Environment,
@@ -120,8 +121,9 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path):
 
 
 def test_every_mode_is_known_missing_or_absent(tmp_path):
-    kept = StockVerdicts(tmp_path)
-    entries = {entry.setting: entry for entry in stock_entries(TASK, "nvidia-h200")}
+    bare = Toolchain(compiler=None, python_headers=False, tensorrt=False)
+    kept = StockVerdicts(tmp_path, bare)
+    entries = {entry.setting: entry for entry in stock_entries(TASK, "nvidia-h200", bare)}
     kept.keep(verdict(entries["half"].source, 2.0, tier=Tier.HALF))
     found = kept.look(TASK, "nvidia-h200", HERE)
     assert set(found.verdicts) == {"half"}
