@@ -5,6 +5,7 @@ Shared by `FileMailbox` (the verbs) and `Janitor` (recovery); knows no policy.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import secrets
@@ -36,6 +37,9 @@ R = TypeVar("R")
 _LOCK_WAIT_S = 2.0
 """Longer than any batch scan; a holder beyond it is stopped or dead, and we go on without."""
 
+_PATHS = 256
+"""Kept of each folder: more than one worker holds at a time."""
+
 
 class Store:
     """The folder `root`, opened or made."""
@@ -54,6 +58,9 @@ class Store:
         self._tmp, self._cur, self._done, self._known = (
             root / name for name in ("tmp", "cur", "done", "known")
         )
+        # To make a path takes longer than to rename by it, and each is used several times.
+        self._in_cur = functools.lru_cache(_PATHS)(self._cur.joinpath)
+        self._in_done = functools.lru_cache(_PATHS)(self._done.joinpath)
         self._wall_ns = wall_ns
         self._session = secrets.token_hex(6)
         self.place = secrets.randbelow(1 << 16)
@@ -175,7 +182,7 @@ class Store:
     def take(self, ticket: Ticket, worker_id: str) -> Hold | None:
         """Claim a request for a worker of this process; None when another was faster."""
         hold = Hold(ticket=ticket, holder=self.holder(worker_id), number=next(self._numbers))
-        target = self._cur / hold.name
+        target = self._in_cur(hold.name)
         try:
             self.files.rename(self.shards.place(ticket), target)
         except Gone:
@@ -185,7 +192,7 @@ class Store:
 
     def read_request(self, hold: Hold) -> EvalRequest:
         """The claimed request. Raises Gone, or CodecError for anything but that request."""
-        path, request_id = self._cur / hold.name, hold.ticket.request_id
+        path, request_id = self._in_cur(hold.name), hold.ticket.request_id
         request = _unsealed(EvalRequest, self.files.read, path, request_id)
         found = (request.request_id, slug(request.device_kind))
         if found != (hold.ticket.request_id, hold.ticket.device):
@@ -196,19 +203,19 @@ class Store:
         """Move a hold to its judging state; False when it is lost."""
         before, after = hold.as_judging(False), hold.as_judging(True)
         try:
-            self.files.rename(self._cur / before.name, self._cur / after.name)
+            self.files.rename(self._in_cur(before.name), self._in_cur(after.name))
         except Gone:
             return self.has_hold(after)
         return True
 
     def has_hold(self, hold: Hold) -> bool:
         """Whether this very name is in cur/."""
-        return self.files.exists(self._cur / hold.name)
+        return self.files.exists(self._in_cur(hold.name))
 
     def put_back(self, hold: Hold, ticket: Ticket) -> bool:
         """Return a held request to the queue; False when the hold was lost."""
         try:
-            self.files.rename(self._cur / hold.name, self.shards.place(ticket))
+            self.files.rename(self._in_cur(hold.name), self.shards.place(ticket))
         except Gone:
             return False
         return True
@@ -218,7 +225,7 @@ class Store:
         for hold in names:
             kept = self._done / request_name(hold.ticket.request_id)
             with suppress(Gone):
-                self.files.rename(self._cur / hold.name, kept)
+                self.files.rename(self._in_cur(hold.name), kept)
                 return
 
     def known(self, request_ids: Collection[str]) -> set[str]:
@@ -243,7 +250,7 @@ class Store:
 
     def has_result(self, request_id: str) -> bool:
         """Whether a result stands."""
-        return self.files.exists(self._done / result_name(request_id))
+        return self.files.exists(self._in_done(result_name(request_id)))
 
     def file_results(self, results: Mapping[str, EvalResult]) -> dict[str, bool]:
         """Commit each (by request id); False for those of which another result stands.
@@ -254,7 +261,7 @@ class Store:
         won: dict[str, bool] = {}
         for batch in self._batches(results):
             tmp = self.write_tmp(pack([(i, seal(result)) for i, result in batch]))
-            names = {i: self._done / result_name(i) for i, _ in batch}
+            names = {i: self._in_done(result_name(i)) for i, _ in batch}
             if len(batch) == 1:
                 won |= {i: self._commit(self.files, tmp, name) for i, name in names.items()}
             else:
@@ -264,7 +271,7 @@ class Store:
 
     def read_result(self, request_id: str) -> EvalResult:
         """The result that stands. Raises Gone, or CodecError for anything but that result."""
-        path = self._done / result_name(request_id)
+        path = self._in_done(result_name(request_id))
         result = _unsealed(EvalResult, lambda p: read_committed(self.files, p), path, request_id)
         if result.request_id != request_id:
             raise CodecError("it holds another result than its name says")
@@ -294,7 +301,7 @@ class Store:
     def forget_result(self, request_id: str) -> None:
         """Remove a result."""
         with suppress(Gone):
-            path = self._done / result_name(request_id)
+            path = self._in_done(result_name(request_id))
             remove_committed(self.files, path, self.tmp_path())
 
     # the dead
@@ -310,7 +317,7 @@ class Store:
         """Leave a copy of a dead request in dead/ for people and settle it."""
         target = self.root / "dead" / hold.ticket.name
         with suppress(Gone):
-            data = self.files.read(self._cur / hold.name)
+            data = self.files.read(self._in_cur(hold.name))
             copy = self.write_tmp(member(data, hold.ticket.request_id))
             self.files.rename(copy, target)
             self._write_reason(target, reason)
