@@ -6,22 +6,27 @@ No Python outside the image has torch.
 import json
 
 import pytest
-from builders.devcluster import REPO, await_that
+from builders.devcluster import await_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(2400)]
 
-QUICKSTART = (
-    *("--workflow", str(REPO / "workflows/quickstart.yaml"), "--site", "devcluster"),
-    *("--set", "tasks.ids=4", "--set", "tasks.shape_overrides={}"),
-    *("--set", "budget.evaluations_per_task=1", "--set", "evaluate.min_isolation=L3"),
-)
-"""One of its five tasks."""
+WORKFLOW = """
+schema_version: 1
+name: rig
+tasks: {suite: level3-pike, ids: "4"}
+search: {strategy: rules}
+budget: {evaluations_per_task: 1, wall_minutes: 10}
+evaluate: {devices: [auto], min_isolation: L3, timeout_s: 120}
+workers: {count: 1, max_idle_s: 60}
+"""
 
 
 def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
     assert judge.tried(judge.python, "-c", "import torch").returncode == 1
+    workflow = judge.write("workflow.yaml", WORKFLOW)
+    site = ("--site", "devcluster", "--run", str(judge.folder / "run"))
     pike = (judge.python, "-m", "pike_hpc")
-    said = judge.run(*pike, "submit", *QUICKSTART, "--run", str(judge.folder / "run"))
+    said = judge.run(*pike, "submit", "--workflow", workflow, *site)
     jobs = {kind: job for kind, _, job in (line.split() for line in said.splitlines())}
     assert set(jobs) == {"agent", "worker"}
 
@@ -45,10 +50,11 @@ def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
 
 
 def test_a_worker_with_neither_image_nor_torch_says_so_at_once(slurm, judge):
+    workflow = judge.write("workflow.yaml", WORKFLOW)
     neither = ("--set", "container.engine=auto", "--set", "container.image=null")
-    place = (*neither, "--run", str(judge.folder / "bare"))
+    site = ("--site", "devcluster", *neither, "--run", str(judge.folder / "bare"))
     pike = (judge.python, "-m", "pike_hpc")
-    said = judge.run(*pike, "submit", *QUICKSTART, *place)
+    said = judge.run(*pike, "submit", "--workflow", workflow, *site)
     jobs = {kind: job for kind, _, job in (line.split() for line in said.splitlines())}
     slurm.reaches(jobs["worker"], "FAILED", within_s=60)
     status = judge.run(*pike, "status", "bare")
