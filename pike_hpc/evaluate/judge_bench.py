@@ -117,6 +117,7 @@ class Bench:
         truth, yardstick = self.truth(by)
         paper = set_paper(truth, yardstick, secrets)
         shared = self.shared(by)
+        truth.forget_inputs()
         if truth.large:
             truth.release()
         before = self._free_bytes()

@@ -62,14 +62,22 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
     start = time.monotonic()
     seeds: tuple[int, ...] = (LEGACY_INPUT_SEED,) if truth.legacy else ()
     seeds += tuple(secrets.seed("exam", i) for i in range(SEEDS - len(seeds)))
-    inputs = tuple(truth.pack(s) for s in seeds)
-    truths = tuple([truth.keep(t) for t in truth.answers(s)] for s in seeds)
+    inputs, truths = [], []
+    for seed in seeds:
+        inputs.append(truth.pack(seed))
+        truths.append([truth.keep(t) for t in truth.answers(seed)])
     scales = tuple(
         LeafScale(signal=scale([truth.near(t[i]) for t in truths]), limits=yardstick.limits[i])
         for i in range(len(truth.frame.output_slots))
     )
     cost_s = time.monotonic() - start
-    return Paper(inputs=inputs, truths=truths, scales=scales, wide=yardstick.wide, cost_s=cost_s)
+    return Paper(
+        inputs=tuple(inputs),
+        truths=tuple(truths),
+        scales=scales,
+        wide=yardstick.wide,
+        cost_s=cost_s,
+    )
 
 
 def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:

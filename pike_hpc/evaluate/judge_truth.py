@@ -60,9 +60,15 @@ RESIDENT_BYTES = 1 << 28
 HOST_ROOM = 2
 """Times a model's float64 size that must be free on the host: the copy, and what forward makes."""
 
-KEPT_BYTES, NEAR_BYTES = 1 << 27, 1 << 29
-"""Answers larger than these are kept, or compared, on the host: of a task's truths a device would
-hold three, twice as wide, as long as the task is warm, and of a candidate's own a few."""
+KEPT_BYTES = 1 << 27
+"""Answers larger than this are kept on the host: of a task's truths a device would hold three,
+twice as wide, as long as the task is warm."""
+NEAR_BYTES, NEAR_PART = 1 << 29, 1 / 64
+"""Answers larger than this, and than this part of the device's memory, are compared on the host,
+tens of times as slowly: of a candidate's own the judge holds a few while it marks them."""
+DRAWS = 2
+"""Inputs that are kept while a task is set up: an admission calls with the same two many times, and
+a CPU draws 10^8 numbers a second."""
 
 FLOAT64 = "float64"
 
@@ -112,8 +118,9 @@ class Truth:
         self._twin: nn.Module | None = None
         self._wide_device, self._widen_weights = device, not self.large
         self._draws_there = True
-        self._drawn: tuple[int, Any, list[Any]] = (-1, None, [])
-        """The inputs drawn last: an admission calls with the same ones many times."""
+        self._near_bytes = max(NEAR_BYTES, NEAR_PART * _memory_bytes(device))
+        self._drawn: dict[int, tuple[Any, list[Any]]] = {}
+        """Tree and leaves of the inputs drawn last, by seed."""
         self._factor = 1.0
         self._model = self._draw(self._seed)
         self.parameters = sum(p.numel() for p in self._model.parameters())
@@ -126,7 +133,8 @@ class Truth:
 
     def pack(self, seed: int) -> torch.Tensor:
         """The bytes of the shared input buffer for the inputs of `seed`, on the host."""
-        return self._packed(self._loaded.inputs(seed), torch.device("cpu"))
+        tree, leaves = self._inputs(seed)
+        return self._packed(self._tree_of(tree, leaves), torch.device("cpu"))
 
     def pack_fresh(self, seed: int, count: int) -> list[torch.Tensor]:
         """The bytes for inputs that nobody needs the truth of: drawn on the device if they can be.
@@ -152,7 +160,7 @@ class Truth:
 
     def near(self, tensor: torch.Tensor) -> torch.Tensor:
         """An answer where it is quickly compared: on the device unless they are very large."""
-        return tensor.cpu() if self._answer_bytes > NEAR_BYTES else tensor.to(self.device)
+        return tensor.cpu() if self._answer_bytes > self._near_bytes else tensor.to(self.device)
 
     @property
     def _answer_bytes(self) -> int:
@@ -244,8 +252,12 @@ class Truth:
     def release(self) -> None:
         """Let go of the models; they are built again when they are needed."""
         self._model, self._state, self._twin = None, None, None
-        self._drawn = (-1, None, [])
+        self.forget_inputs()
         self._sweep()
+
+    def forget_inputs(self) -> None:
+        """Let go of inputs that were kept to be asked again."""
+        self._drawn.clear()
 
     @property
     def model(self) -> nn.Module:
@@ -334,13 +346,22 @@ class Truth:
 
     def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Arguments of a call; `change` copies, since forward may write what it is given."""
-        if seed != self._drawn[0]:
+        tree, leaves = self._inputs(seed)
+        changed = [change(t) if self._factor == 1.0 else change(t * self._factor) for t in leaves]
+        return self._tree_of(tree, changed)
+
+    def _inputs(self, seed: int) -> tuple[Any, list[Any]]:
+        """Tree and leaves of the inputs of `seed`, on the host; not to be written."""
+        if seed not in self._drawn:
+            while len(self._drawn) >= DRAWS:
+                del self._drawn[next(iter(self._drawn))]
             leaves: list[Any] = []
             tree = describe_inputs(self._loaded.inputs(seed), leaves)
-            self._drawn = (seed, tree, leaves)
-        _, tree, leaves = self._drawn
-        changed = [change(t) if self._factor == 1.0 else change(t * self._factor) for t in leaves]
-        return unflatten(tree, changed, self._loaded.namespace)
+            self._drawn[seed] = (tree, leaves)
+        return self._drawn[seed]
+
+    def _tree_of(self, tree: Any, leaves: list[Any]) -> Any:
+        return unflatten(tree, leaves, self._loaded.namespace)
 
     def _weights_of(self, model: nn.Module, seed: int) -> Weights:
         slots = self.frame.weight_slots
@@ -354,3 +375,10 @@ class Truth:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Of a GPU; 0 of a CPU, where everything is on the host anyway."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).total_memory)
