@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from pike_hpc.records.profile import Profile
 
-JUDGE_VERSION = "4"
+JUDGE_VERSION = "5"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
 CALIBRATION_VERSION = 2
