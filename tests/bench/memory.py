@@ -2,7 +2,7 @@
 
     python tests/bench/memory.py [--evaluations N] [--hostile] [--kill-judge N] [--out DIR]
 
-Evaluations through the real worker, one judge a GPU or one CPU. Sampled after each of them; at
+Evaluations through the real worker and one judge. Sampled after each of them; at
 the end everything is closed and looked for. Exit status 1 where something grew or was left.
 """
 
@@ -207,9 +207,9 @@ def drive(device, asked):
     start = time.monotonic()
     with open_judges(device, "auto", Path(tempfile.gettempdir())) as judges:
         rng = random.Random(asked.seed)
-        watched = [SampledJudge(j, samples, statuses, asked.kill_judge, rng) for j in judges]
-        run_worker(mailbox, watched, options, stop=stop)
-    return samples, statuses, sum(w.killed for w in watched), time.monotonic() - start
+        watched = SampledJudge(judges[0], samples, statuses, asked.kill_judge, rng)
+        run_worker(mailbox, [watched], options, stop=stop)
+    return samples, statuses, watched.killed, time.monotonic() - start
 
 
 def main():
