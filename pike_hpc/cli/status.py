@@ -76,7 +76,7 @@ def document(run: Run, jobs: Known) -> dict[str, Any]:
         "state": _state(run, views, _at_work(run, agents, jobs)),
         "jobs": _jobs(run, jobs),
         "notes": _notes(run, jobs),
-        "agents": [_agent(run, holder) for holder in set(agents)],
+        "agents": [_agent(run, holder) for holder in {h.writer: h for h in agents}.values()],
         "workers": workers,
         "queue": encode(run.mailbox.counts()),
         "budget": _budget(run, views),
