@@ -16,8 +16,8 @@ from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.stock import Stock, StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, task_from
-from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.device import Device, image_digest
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,

@@ -13,24 +13,20 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pike_hpc import sandbox
 from pike_hpc.cli.judging_torch import require_torch
+from pike_hpc.cli.lane_count import lanes_each
 from pike_hpc.config import env
-from pike_hpc.evaluate import Gate, JudgeLost, Lane
 from pike_hpc.evaluate.builder import Builder
-from pike_hpc.evaluate.crew import Crew
-from pike_hpc.evaluate.device import (
-    MAX_LANES,
-    Device,
-    compute_capability,
-    lanes_per_gpu,
-    smallest_memory_mb,
-)
+from pike_hpc.evaluate.crew import Crew, JudgeLost
+from pike_hpc.evaluate.device import Device, compute_capability
+from pike_hpc.evaluate.gate import Gate
 from pike_hpc.evaluate.gpu_lock import take_free
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.machine import divide_cpus, physical_cores, pid_namespace, runs, start_ticks
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
 
@@ -133,26 +129,6 @@ def open_judges(
             where = f"GPU {gpu}" if gpu else "CPU"
             _log.info("lane %d: %s, cores %s", len(judges), where, sorted(share))
         yield tuple(judges)
-
-
-def lanes_each(cores: int, gpus: Sequence[str]) -> int:
-    """Lanes that share each GPU: as many as there is room for, fewer by PIKE_LANES_PER_GPU.
-
-    Args:
-        cores: CPU cores for each GPU.
-        gpus: UUIDs; none on a CPU, which has one lane.
-
-    Raises:
-        UsageError: it is no whole number from 1 on.
-    """
-    asked = env.environ().get("PIKE_LANES_PER_GPU", str(MAX_LANES))
-    if not asked.isdecimal() or int(asked) < 1:
-        raise UsageError(
-            f"PIKE_LANES_PER_GPU is {asked!r}", valid="a whole number from 1 on", fix="unset it"
-        )
-    if int(asked) == 1 or not gpus:
-        return 1
-    return min(int(asked), lanes_per_gpu(cores, smallest_memory_mb(gpus)))
 
 
 def _builder(engine: sandbox.Engine, scratch: Path, gpu: str | None, image: str | None) -> Builder:

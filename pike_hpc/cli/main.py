@@ -35,7 +35,7 @@ COMMANDS = {
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Disk or quota is full: what was done so far stands, and the same command goes on."""
 
-_MODULES = {"resume": "submit", "cancel": "submit", "agent": "jobs", "worker": "jobs"}
+_MODULES = {"resume": "submit", "cancel": "submit"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,6 @@ import functools
 import time
 
 from pike_hpc.agent import Controller, Models, TaskSetup, made_by
-from pike_hpc.cli.judging_torch import runs_image
 from pike_hpc.cli.run import Run
 from pike_hpc.evaluate.device import image_digest
 from pike_hpc.journal import TaskJournal, task_slug
@@ -62,6 +61,6 @@ def make_controller(
 def _toolchain(run: Run) -> Toolchain:
     """What rules may count on; of an image what every image must hold (containers/README.md)."""
     here = probe_toolchain()
-    if not runs_image(run.resolved.site.container.engine):
+    if not run.resolved.site.container.runs_image:
         return here
     return dataclasses.replace(here, compiler="g++", python_headers=True, tensorrt=False)

@@ -15,8 +15,10 @@ from typing import Any, TextIO
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.tasks_table import verdict
-from pike_hpc.evaluate import Admission, JudgeLost, Lane
+from pike_hpc.evaluate.admission import Admission
+from pike_hpc.evaluate.crew import JudgeLost
 from pike_hpc.evaluate.device import Device
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.evaluate.measured import code_digest
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.records import CodecError, Task, Variant, encode

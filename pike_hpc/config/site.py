@@ -62,6 +62,11 @@ class ContainerSpec:
     build_in: Literal["here", "job"] = "here"
     """Where `make image` pulls or builds: some sites want no such work on a login node."""
 
+    @property
+    def runs_image(self) -> bool:
+        """Whether the engine runs an image; `auto` takes none that does."""
+        return self.engine in WITH_IMAGE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxSpec:
@@ -228,10 +233,10 @@ def read_site(node: MapNode, sources: dict[str, str]) -> Site:
     check_version(node, "site")
     own: dict[str, str] = {}
     site = read(Site, node, own)
-    engine = site.container.engine
-    if engine in WITH_IMAGE and site.container.image is None:
+    if site.container.runs_image and site.container.image is None:
         raise UsageError(
-            f"container.image is required with engine {engine}", where=own["container.engine"]
+            f"container.image is required with engine {site.container.engine}",
+            where=own["container.engine"],
         )
     if site.scheduler == "local" and site.agent.where != "shell":
         raise UsageError(

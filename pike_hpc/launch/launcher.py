@@ -1,8 +1,10 @@
 """Start jobs through submitit: on this machine, through Slurm, or only on paper.
 
 `LocalLauncher` is a product (SITE=local) and the stand-in for Slurm in tests. The jobs leave the
-terminal's session by themselves (see `pike_hpc.cli.jobs`), so that Ctrl-C stops the follower
+terminal's session by themselves (see `pike_hpc.cli.terminal`), so that Ctrl-C stops the follower
 first and the follower stops the jobs in order.
+
+submitit is imported by what starts a job: it brings asyncio, and most looks at a run start none.
 """
 
 from __future__ import annotations
@@ -16,9 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
-
-import submitit
-from submitit.slurm import slurm as submitit_slurm
 
 from pike_hpc.config import env
 from pike_hpc.launch.exports import handed_over
@@ -61,6 +60,8 @@ class LocalLauncher:
 
     def submit(self, jobs: Sequence[Job]) -> tuple[JobRecord, ...]:
         """Start each job as a process group of its own."""
+        import submitit  # noqa: PLC0415 - see the module
+
         executor = submitit.LocalExecutor(self._run_dir / "slurm")
         executor.update_parameters(
             timeout_min=_FOREVER_MIN,
@@ -101,6 +102,8 @@ class SlurmLauncher:
         return records
 
     def _sbatch(self, intent: Intent) -> list[str]:
+        import submitit  # noqa: PLC0415 - see the module
+
         jobs = intent.jobs
         try:
             executor = submitit.SlurmExecutor(self._run_dir / "slurm", max_num_timeout=_TIMEOUTS)
@@ -160,6 +163,8 @@ def settle(run_dir: Path, now: float) -> tuple[JobRecord, ...]:
 
 
 def _hand_over(run_dir: Path, job: Job, job_id: str, minutes: float) -> None:
+    import submitit  # noqa: PLC0415 - see the module
+
     path = submitit.core.utils.JobPaths(run_dir / "slurm", job_id).submitted_pickle
     if path.exists():
         return
@@ -204,6 +209,8 @@ def dry_run(
 
 def sbatch_script(run_dir: Path, command: str, count: int, parameters: Mapping[str, Any]) -> str:
     """The batch script of `count` jobs alike, an array where they are several."""
+    from submitit.slurm import slurm as submitit_slurm  # noqa: PLC0415 - see the module
+
     text: str = submitit_slurm._make_sbatch_string(  # the very function that submit uses
         command=command,
         folder=run_dir / "slurm",
@@ -238,6 +245,8 @@ def _all_at_once(parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def _command(job: Job) -> Callable[[], str]:
+    import submitit  # noqa: PLC0415 - see the module
+
     command: Callable[[], str] = submitit.helpers.CommandFunction(list(job.command), verbose=False)
     return command
 

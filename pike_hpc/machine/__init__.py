@@ -1,4 +1,4 @@
-"""What this machine's kernel says: processes, mounts, files on disk, free memory, CPU cores.
+"""What this machine's kernel says: processes, signals, mounts, files, free memory, CPU cores.
 
 Standard library only. Knows nothing of runs: journal, mailbox and their locks ask it.
 """
@@ -8,10 +8,12 @@ from pike_hpc.machine.folder import sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
 from pike_hpc.machine.process import boot_id, pid_namespace, runs, start_ticks
+from pike_hpc.machine.stop import Stop, stop_on_signals
 
 __all__ = [
     "MOUNT_TABLE",
     "Mount",
+    "Stop",
     "available_memory_bytes",
     "boot_id",
     "divide_cpus",
@@ -21,5 +23,6 @@ __all__ = [
     "pid_namespace",
     "runs",
     "start_ticks",
+    "stop_on_signals",
     "sync_folder",
 ]

@@ -1,12 +1,12 @@
 """The long-running program that claims requests, has them judged and commits the verdicts."""
 
+from pike_hpc.machine import Stop
 from pike_hpc.worker.backlog import Preparer
 from pike_hpc.worker.cassette import CassetteJudge, RecordingJudge
 from pike_hpc.worker.judge import Judge
 from pike_hpc.worker.loop import run_worker
 from pike_hpc.worker.options import WorkerOptions
 from pike_hpc.worker.simulated import SIMULATED, SimulatedJudge, simulated_result
-from pike_hpc.worker.stop import Stop, stop_on_signals
 
 __all__ = [
     "SIMULATED",
@@ -19,5 +19,4 @@ __all__ = [
     "WorkerOptions",
     "run_worker",
     "simulated_result",
-    "stop_on_signals",
 ]

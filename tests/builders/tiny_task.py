@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pike_hpc.evaluate import Lane
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.records import EvalRequest, EvalResult, Task, to_json
 
 TASK_SOURCE = """

@@ -177,7 +177,8 @@ LANE = """
 import json, os, signal, sys, tempfile, time
 from pathlib import Path
 from pike_hpc import sandbox
-from pike_hpc.evaluate import Gate, Lane
+from pike_hpc.evaluate.gate import Gate
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.evaluate.warden import descendants, stat_of
 from pike_hpc.records import EvalRequest, Task
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pike_hpc import sandbox
-from pike_hpc.evaluate import Gate, Lane
 from pike_hpc.evaluate.crew import Crew
 from pike_hpc.evaluate.device import image_digest
+from pike_hpc.evaluate.gate import Gate
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus
 from pike_hpc.tasks import effective_source, find_task

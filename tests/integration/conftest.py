@@ -10,7 +10,7 @@ import pytest
 def lane():
     """A real lane on this CPU, with little of everything. It leaves nothing behind."""
     from pike_hpc import sandbox  # noqa: PLC0415 - collecting needs no lane
-    from pike_hpc.evaluate import Lane  # noqa: PLC0415
+    from pike_hpc.evaluate.lane import Lane  # noqa: PLC0415
 
     scratch = Path("/tmp") / f"pike-test-{os.getpid()}"
     engine = sandbox.choose("auto", sandbox.look())

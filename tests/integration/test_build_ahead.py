@@ -13,8 +13,8 @@ import pytest
 from builders.build_programs import C_MODULE, TASK, extended, importing
 
 from pike_hpc import sandbox
-from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.builder import Builder
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.records import EvalRequest, EvalStatus, Task
 
 pytestmark = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pike_hpc.evaluate import Lane
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task, Variant
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pike_hpc import sandbox
-from pike_hpc.evaluate import Gate, Lane
 from pike_hpc.evaluate.crew import Crew
+from pike_hpc.evaluate.gate import Gate
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.evaluate.warden import descendants, stat_of
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 
@@ -70,7 +71,7 @@ import sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 from test_judge_gate import Other, open_lane, request, processes
-from pike_hpc.evaluate import Gate
+from pike_hpc.evaluate.gate import Gate
 import json
 gate, other = Gate(), Other()
 gate.join(other)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc import sandbox  # noqa: E402
-from pike_hpc.evaluate import Lane  # noqa: E402
+from pike_hpc.evaluate.lane import Lane  # noqa: E402
 from pike_hpc.records import EvalRequest, EvalStatus, Task  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

@@ -315,7 +315,7 @@ def public_python():
 MEASURE = """
 import json, sys
 from pathlib import Path
-from pike_hpc.evaluate import Lane
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.sandbox import *
 spec = SandboxSpec(argv=("true",), env={}, read_only=python_prefixes())
 facts = look()

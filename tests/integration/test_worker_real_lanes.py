@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from pike_hpc import sandbox
 from pike_hpc.cli.lanes import LaneJudge
-from pike_hpc.evaluate import Lane
 from pike_hpc.evaluate.device import Device
+from pike_hpc.evaluate.lane import Lane
 from pike_hpc.machine import divide_cpus, physical_cores
 from pike_hpc.mailbox import FileMailbox, QueueCounts
 from pike_hpc.records import EvalRequest, EvalStatus, Task

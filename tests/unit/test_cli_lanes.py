@@ -11,8 +11,9 @@ from builders.without_torch import lay_out
 
 import pike_hpc
 from pike_hpc.cli.judging_torch import inside, judging_torch
-from pike_hpc.cli.lanes import LaneJudge, lanes_each, open_lane
-from pike_hpc.evaluate import JudgeLost
+from pike_hpc.cli.lane_count import lanes_each
+from pike_hpc.cli.lanes import LaneJudge, open_lane
+from pike_hpc.evaluate.crew import JudgeLost
 from pike_hpc.evaluate.device import Device, lanes_per_gpu
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, PikeError, Task, UsageError
 

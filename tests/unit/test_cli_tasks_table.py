@@ -9,7 +9,7 @@ import pytest
 from pike_hpc.cli import main
 from pike_hpc.cli.tasks_check import document, exit_code, row, small_only
 from pike_hpc.cli.tasks_table import HEADINGS, as_markdown, as_text
-from pike_hpc.evaluate import Admission
+from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.measured import MODULES, PACKAGE, code_digest
 from pike_hpc.records import Task, Variant

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pike_hpc.config import ContainerSpec
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox import ATTACKS, LEVELS, Engine, HostFacts, choose, level, meets
 from pike_hpc.sandbox.levels import STOPPED_AT
@@ -69,3 +70,9 @@ def test_root_never_runs_bare_without_giving_its_uid_away():
     facts = HostFacts(uid=0, gid=0, kernel=(6, 1), python="/absent/python")
     with pytest.raises(UsageError, match="setpriv is absent"):
         choose("none", facts)
+
+
+@pytest.mark.parametrize("engine", Engine)
+def test_a_site_knows_which_engines_run_an_image(engine):
+    assert ContainerSpec(engine=engine.value).runs_image == engine.runs_image
+    assert not ContainerSpec(engine="auto").runs_image
