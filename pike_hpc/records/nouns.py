@@ -7,6 +7,7 @@ digests of content, so the same work has the same name everywhere and is done on
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ def digest(*parts: str | bytes) -> str:
         h.update(len(raw).to_bytes(8, "big"))
         h.update(raw)
     return h.hexdigest()
+
+
+_digest_again = functools.lru_cache(maxsize=64)(digest)
+"""`digest` of what a process asks for time and again: every verdict is compared with its task."""
 
 
 class Variant(enum.StrEnum):
@@ -121,7 +126,9 @@ class Task:
     def digest(self) -> str:
         """sha256 of source, variant, shape overrides and calibration version."""
         overrides = ",".join(f"{k}={v}" for k, v in sorted(self.shape_overrides.items()))
-        return digest(self.source, self.variant.value, overrides, str(self.calibration_version))
+        return _digest_again(
+            self.source, self.variant.value, overrides, str(self.calibration_version)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
