@@ -17,16 +17,17 @@ _CONTROLS = re.compile(
 """Control characters but tab and newline, and those that hide or reorder text."""
 
 _TURNS = re.compile(
+    r"[<|\uff5c\[](?:"  # first of all, so that a search skips from one of these to the next
     r"(?<=<)(?=[|\uff5c])|(?<=[|\uff5c])(?=>)"  # <|im_end|> and its kind
     r"|(?<=<)(?=/?s>|(?:start|end)_of_turn>|bos>|eos>)|(?<=\[)(?=/?(?:INST|SYSTEM_PROMPT)\])"
-    r"|(?<=<)(?=<SYS>>|</SYS>>)"
+    r"|(?<=<)(?=<SYS>>|</SYS>>))"
 )
-"""Inside the words by which chat templates tell messages apart."""
+"""The character of a word, by which chat templates tell messages apart, that is to end there."""
 
 
 def clean(text: str) -> str:
     """The text without terminal escapes, control characters, ends of turns, lone surrogates."""
-    text = _TURNS.sub(" ", _CONTROLS.sub("", without_escapes(text)))
+    text = _TURNS.sub(r"\g<0> ", _CONTROLS.sub("", without_escapes(text)))
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
