@@ -20,18 +20,24 @@ def tried(view: TaskView, *, phase: int | None, limit: int = 8) -> tuple[str, ..
 
     `phase` None takes in the rules only.
     """
-    rows: dict[str, tuple[float, str]] = {}
-    first: dict[str, Proposal] = {}
-    for proposal in view.proposals.values():
-        candidate_id = proposal.candidate_id
-        first.setdefault(candidate_id, proposal)
-        if proposal.phase is not None and (phase is None or proposal.phase >= phase):
-            continue
-        verdict = view.verdicts.get(candidate_id)
-        if verdict is not None and verdict.status is not EvalStatus.JUDGE_ERROR:
-            rows[candidate_id] = (-(verdict.speedup or 0.0), candidate_id)
-    best = (candidate_id for _, candidate_id in heapq.nsmallest(limit, rows.values()))
-    return tuple(f"{_name(first[c])}: {_outcome(view.verdicts[c])}" for c in best)
+    before = {
+        proposal.candidate_id
+        for proposal in view.proposals.values()
+        if proposal.phase is None or (phase is not None and proposal.phase < phase)
+    }
+    judged = ((c, view.verdicts.get(c)) for c in before)
+    rows = [
+        (-(verdict.speedup or 0.0), candidate_id)
+        for candidate_id, verdict in judged
+        if verdict is not None and verdict.status is not EvalStatus.JUDGE_ERROR
+    ]
+    best = [candidate_id for _, candidate_id in heapq.nsmallest(limit, rows)]
+    return tuple(f"{_name(_first(view, c))}: {_outcome(view.verdicts[c])}" for c in best)
+
+
+def _first(view: TaskView, candidate_id: str) -> Proposal:
+    """Of several proposals of one program the oldest."""
+    return view.proposals[view.nodes_of[candidate_id][0]]
 
 
 def _outcome(verdict: Verdict) -> str:
