@@ -117,9 +117,9 @@ class Memory:
         data = json.loads(snapshot)
         segments = data["segments"]
         for shelf, name in ((self._sources, "sources"), (self._results, "results")):
-            for key, number, seq, offset, size in zip(*data[name], strict=True):
-                place = Place(segment=segments[number], seq=seq, offset=offset, size=size)
-                shelf.lies_at(key, place)
+            keys, numbers, *columns = data[name]
+            places = map(Place, map(segments.__getitem__, numbers), *columns)
+            shelf.lie_at(dict(zip(keys, places, strict=True)))
         return from_snapshot(data["view"], self._sources, self._results)
 
     def _save(self, *, own: bool) -> None:

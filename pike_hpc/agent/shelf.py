@@ -32,9 +32,9 @@ class Shelf(MutableMapping[str, V]):
         """Where each value lies; None for one that nobody has put away."""
         return self._places
 
-    def lies_at(self, key: str, place: Place) -> None:
-        """One more key, whose value lies at `place`."""
-        self._places[key] = place
+    def lie_at(self, places: Mapping[str, Place]) -> None:
+        """More keys, and where the value of each lies."""
+        self._places.update(places)
 
     def put_away(self, key: str, place: Place) -> None:
         """A value that was just set lies at `place`, too: it need not be kept here.

@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pike_hpc.records import EVENT_TYPES, CodecError, Event, decode, encode
 
@@ -24,9 +24,8 @@ _TAIL_BYTES = 16
 _VERSION = re.compile(rb'\A\{"v":([0-9]{1,9})[,}]')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where an event's line lies: enough to read it again."""
+class Place(NamedTuple):
+    """Where an event's line lies: enough to read it again. A tuple: a large task has thousands."""
 
     segment: str
     """The file's name."""

@@ -35,16 +35,15 @@ def mount_table(path: Path = MOUNT_TABLE) -> str:
 
 def mount_of(folder: Path, table: str) -> Mount:
     """The deepest mount above a resolved folder; an unknown one where the table names none."""
-    deepest, found = -1, Mount()
+    deepest, found, inside = -1, Mount(), f"{folder}/"
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
         fields, kinds = left.split(" "), right.split(" ")
         if len(fields) < 6 or len(kinds) < 3:
             continue
-        point = Path(_OCTAL.sub(lambda m: chr(int(m[1], 8)), fields[4]))
-        depth = len(point.parts)
+        point = _OCTAL.sub(lambda m: chr(int(m[1], 8)), fields[4]).rstrip("/") + "/"
         # Of two mounts at one point the later line lies on top.
-        if depth >= deepest and folder.is_relative_to(point):
+        if len(point) >= deepest and inside.startswith(point):
             options = frozenset(fields[5].split(",") + kinds[2].split(","))
-            deepest, found = depth, Mount(kind=kinds[0], options=options)
+            deepest, found = len(point), Mount(kind=kinds[0], options=options)
     return found
