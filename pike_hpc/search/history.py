@@ -25,14 +25,14 @@ def tried(view: TaskView, *, phase: int | None, limit: int = 8) -> tuple[str, ..
         for proposal in view.proposals.values()
         if proposal.phase is None or (phase is not None and proposal.phase < phase)
     }
-    judged = ((c, view.verdicts.get(c)) for c in before)
+    known = view.verdicts
     rows = [
-        (-(verdict.speedup or 0.0), candidate_id)
-        for candidate_id, verdict in judged
-        if verdict is not None and verdict.status is not EvalStatus.JUDGE_ERROR
+        (-(known[candidate_id].speedup or 0.0), candidate_id)
+        for candidate_id in before & known.keys()
+        if known[candidate_id].status is not EvalStatus.JUDGE_ERROR
     ]
     best = [candidate_id for _, candidate_id in heapq.nsmallest(limit, rows)]
-    return tuple(f"{_name(_first(view, c))}: {_outcome(view.verdicts[c])}" for c in best)
+    return tuple(f"{_name(_first(view, c))}: {_outcome(known[c])}" for c in best)
 
 
 def _first(view: TaskView, candidate_id: str) -> Proposal:
