@@ -102,7 +102,14 @@ class Sitting:
         run = self._run
         with contextlib.ExitStack() as closing:
             bounds = self._bounds()
+            # What is read of a run stays: looking for garbage in it time and again takes a quarter
+            # of all time. A single look is over before there is any worth looking for.
+            gc.disable()
+            closing.callback(gc.enable)
             self._take_over(closing)
+            gc.freeze()
+            if not self._once:
+                gc.enable()
             outcome = run_agent(
                 self._controllers, bounds, clock=time.monotonic, sleep=sleep, stopping=stopping
             )
@@ -130,23 +137,16 @@ class Sitting:
         controllers: list[Controller] = []
         held: list[TryAgainLater] = []
         mailbox = self._run.mailbox
-        # What is read here stays: looking for garbage in it time and again takes a quarter of all
-        # time.
-        gc.disable()
-        try:
-            for task in self._tasks:
-                try:
-                    controllers.append(
-                        make_controller(self._run, task, self._writer, self._models, mailbox)
-                    )
-                    closing.callback(controllers[-1].close)
-                except TryAgainLater as error:
-                    held.append(error)
-                    if not self._once:
-                        raise
-        finally:
-            gc.freeze()
-            gc.enable()
+        for task in self._tasks:
+            try:
+                controllers.append(
+                    make_controller(self._run, task, self._writer, self._models, mailbox)
+                )
+                closing.callback(controllers[-1].close)
+            except TryAgainLater as error:
+                held.append(error)
+                if not self._once:
+                    raise
         self._controllers, self._held = tuple(controllers), len(held)
         if held and not controllers:
             raise held[0]
