@@ -15,8 +15,8 @@ from pike_hpc.proposers.rules import Toolchain, portfolio, probe_toolchain
 from pike_hpc.records import Task
 from pike_hpc.search import Limits, make_strategy
 
-_host_digest = functools.cache(image_digest)
-"""Asked once for each task of a run."""
+_host_digest, _host_toolchain = functools.cache(image_digest), functools.cache(probe_toolchain)
+"""Asked for each task of a run."""
 
 
 def make_controller(
@@ -60,7 +60,7 @@ def make_controller(
 
 def _toolchain(run: Run) -> Toolchain:
     """What rules may count on; of an image what every image must hold (containers/README.md)."""
-    here = probe_toolchain()
+    here = _host_toolchain()
     if not run.resolved.site.container.runs_image:
         return here
     return dataclasses.replace(here, compiler="g++", python_headers=True, tensorrt=False)
