@@ -92,7 +92,9 @@ def _template(name: str) -> Template:
     )
 
 
+@functools.lru_cache(maxsize=32)
 def _program(source: str) -> str:
+    """Remembered: the branches of a phase are shown the same task and few parents."""
     return fenced(head_and_tail(clean(source), MAX_SOURCE_CHARS), "python")
 
 
