@@ -7,11 +7,13 @@ evaluation, programs and answers of real size. Then `pike-hpc agent RUN --once` 
 its own, for all tasks and for the ten that one agent has at a site (agent.tasks_per_job): where
 nothing has happened since, and where a verdict has come for all that was asked for. CPU seconds
 (user and system, the start of Python included) and the highest resident memory are what the kernel
-says of that process. Exit status 1 where a look costs more than wanted.
+says of that process. As in the folder of code that a run carries, the first look leaves compiled
+modules, and those that are measured read them. Exit status 1 where a look costs more than wanted.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -35,14 +37,21 @@ MODULES = (
     "agent/memory.py",
     "agent/queries.py",
     "agent/shelf.py",
+    "cli/agent.py",
+    "cli/sitting.py",
     "journal/history.py",
     "journal/line.py",
     "journal/segment.py",
     "journal/snapshot.py",
     "journal/task_journal.py",
+    "llm/openai_model.py",
+    "proposers/agents/answer.py",
+    "proposers/agents/fence.py",
+    "proposers/agents/prompt.py",
     "records/codec.py",
     "records/columns.py",
     "search/elites.py",
+    "search/history.py",
     "search/phase.py",
     "search/pike_b.py",
     "search/ranking.py",
@@ -148,6 +157,7 @@ def look(run, tasks="all", judged=0):
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", LOOK, "agent", str(run.dir), "--tasks", tasks, "--once"],
+        env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=True,
