@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import TypeVar
 
-from pike_hpc.machine import Stop, stop_on_signals
 from pike_hpc.mailbox import Claim, Mailbox, Watch, WorkerBeat, alive_here, host_name, start_token
 from pike_hpc.records import EvalResult, TryAgainLater
 from pike_hpc.worker.backlog import Backlog, Preparer
@@ -24,6 +23,7 @@ from pike_hpc.worker.judge import Judge, judge_error
 from pike_hpc.worker.options import WorkerOptions
 from pike_hpc.worker.pace import Backoff, Durations
 from pike_hpc.worker.seats import Seat, close_all, describe
+from pike_hpc.worker.stop import Stop, stop_on_signals
 
 R = TypeVar("R")
 
