@@ -6,7 +6,7 @@ import sys
 NOT_NEEDED = {
     "asyncio": "of launchers, which start jobs",
     "h5py": "of the archive, which the last agent builds",
-    "httpx2": "of models that are asked",
+    "openai": "of models that are asked",
     "pandas": "of reports",
     "pike_hpc.evaluate.lane": "of those who judge",
     "pike_hpc.sandbox": "of those who judge",
