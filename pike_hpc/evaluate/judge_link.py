@@ -278,11 +278,6 @@ class RunnerLink:
         return self._inputs.shape[1], self._rows.shape[1]
 
     @property
-    def spins(self) -> bool:
-        """Whether both sides have cores of their own to spin on while they are watched."""
-        return self._spins
-
-    @property
     def places(self) -> int:
         """Calls that one window may hold."""
         return self._rows.shape[0]

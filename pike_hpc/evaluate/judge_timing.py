@@ -4,9 +4,7 @@ Every call gets an input that nobody has seen, every output is kept and compared
 reference's runner answered to the same input. Short calls share a window. Order within a block
 alternates. While the reference is timed the candidate is stopped: CPU time alone does not tell
 whether it works, because children that nobody waits for take theirs with them. Kernels that it
-queued before it was stopped are waited for; a block with some of them in it does not count. Nor
-does one around which the protocol itself was slow, where judge and runners have cores to
-themselves: then somebody else has them as well.
+queued before it was stopped are waited for; a block with some of them in it does not count.
 """
 
 from __future__ import annotations
@@ -34,12 +32,11 @@ from pike_hpc.evaluate.statistics import (
     candidate_first,
     decide,
     estimate,
-    steady,
     windows_per_half,
 )
 
 NULL_WINDOWS = 4
-"""Without a model, each time: after a half of the reference, and where the speed is looked at."""
+"""Of each block, at most."""
 SLOW_MS = 50.0
 """From here on one call tells the latency well enough to plan by."""
 POOL_BYTES = 1 << 30
@@ -140,9 +137,9 @@ class Stopwatch:
         company: Company,
     ) -> None:
         self._reference, self._candidate = Side(reference), Side(candidate)
-        self._company = company
+        self._company, self._accompanied = company, False
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
-        self._looks_at_speed = False
+        self._nulls: list[float] = []
         self._guard = Guard(unread, History())
 
     @property
@@ -185,8 +182,8 @@ class Stopwatch:
         calls = self._calls(latency)
         count = self._affordable(windows_per_half(latency * calls), calls)
         if latency < SLOW_MS:
-            self._looks_at_speed = self._reference.link.spins
             self._block(count, calls, False)  # both settle: allocators, thread pools, clocks
+        self._nulls.clear()
         blocks: list[Block] = []
         while True:
             block = self._block(count, calls, candidate_first(len(blocks)))
@@ -197,11 +194,8 @@ class Stopwatch:
                 blocks.append(block)
             elif not worn:
                 continue
-            kept = steady(blocks, rule.min_blocks)
-            found = estimate(kept, median(block.null_ms for block in kept))
-            calm = len(steady(blocks, 1))
-            spent_s = time.monotonic() - start
-            decision = decide(found, calm, spent_s, rule, unsteady=len(blocks) - calm)
+            found = estimate(blocks, median(self._nulls))
+            decision = decide(found, len(blocks), time.monotonic() - start, rule)
             if decision.stop or worn:
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * calls)
@@ -212,9 +206,8 @@ class Stopwatch:
         places = self._reference.link.places
         if places == 1 or latency > SLOW_MS:
             return 1
-        windows = self._room(1, 1)
-        self._reference.run(windows)
-        return places if latency - median(self._null(windows)) < SHORT_MS else 1
+        self._block(1, 1, False)
+        return places if latency - median(self._nulls) < SHORT_MS else 1
 
     def _room(self, count: int, calls: int) -> list[Window]:
         """`count` windows of fresh inputs, and room for both sides' answers."""
@@ -247,49 +240,27 @@ class Stopwatch:
         windows = self._room(count + warm, calls)
         self._guard.before()
         times: dict[bool, list[float]] = {}
-        slowness = self._slowness(windows) if reverse else []
         for is_candidate in (reverse, not reverse):
             if is_candidate:
                 looks = {secrets.randbelow(len(windows)) for _ in range(LOOKS)}
                 times[True] = self._candidate.run(windows, looks=looks)[warm:]
             else:
                 with self._alone():
-                    slowness += self._least_null(windows)
                     times[False] = self._reference.run(windows)[warm:]
-                    nulls = self._null(windows)
-                    accompanied = self._company.seen()
-        slowness += [] if reverse else self._slowness(windows)
-        counts = self._guard.after(reference_last=reverse, company=accompanied)
+                    # The protocol's own constant, with no model, where the reference was timed.
+                    self._nulls += self._reference.run(windows[:NULL_WINDOWS], Op.NULL, keep=False)
+        counts = self._guard.after(reference_last=reverse, company=self._accompanied)
         self._check(windows)
         if not counts:
             return None
-        return Block(
-            reference_ms=tuple(times[False]),
-            candidate_ms=tuple(times[True]),
-            null_ms=median(nulls),
-            slowest_null_ms=max(*slowness, min(nulls)) if slowness else 0.0,
-        )
-
-    def _null(self, windows: Sequence[Window]) -> list[float]:
-        """The protocol's own constant, with no model, on the side of the reference."""
-        return self._reference.run(windows[:NULL_WINDOWS], Op.NULL, keep=False)
-
-    def _least_null(self, windows: Sequence[Window]) -> list[float]:
-        """The least of it now, where the machine's speed is looked at."""
-        return [min(self._null(windows))] if self._looks_at_speed else []
-
-    def _slowness(self, windows: Sequence[Window]) -> list[float]:
-        """The same with the candidate stopped for it. Raises Busy, NoisyLane."""
-        if not self._looks_at_speed:
-            return []
-        with self._alone():
-            return self._least_null(windows)
+        return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """The candidate is stopped meanwhile, and nothing that it queued runs at the beginning.
 
-        Raises Busy where it would not rest, NoisyLane where somebody else would not.
+        Whether something runs at the end is noted. Raises Busy where it would not rest, NoisyLane
+        where somebody else would not.
         """
         if not self._candidate.link.stop():
             raise Busy
@@ -299,6 +270,7 @@ class Stopwatch:
                 raise Busy  # with its end they ended
             raise NoisyLane("kernels of another process went on beside the reference")
         yield
+        self._accompanied = self._company.seen()
         if not self._candidate.link.go():
             raise Busy
 

@@ -17,12 +17,7 @@ from statistics import median
 
 from pike_hpc.evaluate.centre import LONE, centre
 
-HALF_BLOCK_MS, SHORT_HALF_MS, FEW_WINDOWS = 25.0, 12.5, 3
-"""How long half a block may be, how long it is where that holds FEW_WINDOWS or more."""
-LOUD = 1.3
-"""How much slower than at its best the protocol without a model may be around a block that counts.
-Virtual machines share cores with strangers: one H200's switched between two speeds, 65 and 115 us
-for the protocol and 270 and 530 us for a small model, many times a second."""
+HALF_BLOCK_MS = 25.0
 NULL_FLOOR = 0.5
 """A latency never falls below this part of what was measured, whatever the null constant is: what
 remains of a model much faster than the protocol is noise, and noise over noise made an unchanged
@@ -44,11 +39,6 @@ class Block:
 
     reference_ms: tuple[float, ...]
     candidate_ms: tuple[float, ...]
-    null_ms: float = 0.0
-    """The constant, measured where the reference was timed."""
-    slowest_null_ms: float = 0.0
-    """The same before, between and after the halves, at its slowest: how fast the machine was. No
-    candidate is awake then. 0 where that was not looked at."""
 
 
 LOOSE, PATIENCE = 0.1, 3.0
@@ -90,16 +80,6 @@ class StopRule:
 def without_null(latency_ms: float, null_ms: float) -> float:
     """What the model took, the protocol's own constant taken off."""
     return max(latency_ms - null_ms, NULL_FLOOR * latency_ms)
-
-
-def steady(blocks: Sequence[Block], least: int) -> list[Block]:
-    """The blocks during which the machine was about as fast as at its best.
-
-    At least `least` of them, the fastest. What they are chosen by knows nothing of the models.
-    """
-    slowness = sorted(b.slowest_null_ms for b in blocks)
-    worst = slowness[min(least, len(blocks)) - 1]
-    return [b for b in blocks if b.slowest_null_ms <= max(LOUD * slowness[0], worst)]
 
 
 def estimate(blocks: Sequence[Block], null_ms: float) -> Estimate:
@@ -152,24 +132,13 @@ class Decision:
     early: bool = False
 
 
-def decide(
-    found: Estimate, blocks: int, spent_s: float, rule: StopRule, *, unsteady: int = 0
-) -> Decision:
-    """What to do after a block.
-
-    Args:
-        found: what is known.
-        blocks: that count.
-        spent_s: since the start.
-        rule: when enough is known.
-        unsteady: blocks that don't count, unless the machine is never steady for long.
-    """
+def decide(found: Estimate, blocks: int, spent_s: float, rule: StopRule) -> Decision:
+    """What to do after a block."""
     early = blocks >= rule.early_blocks and spent_s >= rule.early_s
     if early and found.speedup * (found.ci95[1] / found.speedup) ** EARLY_CARE < rule.early_below:
         return Decision(stop=True, early=True)
     if blocks < rule.min_blocks:
-        waited = spent_s >= PATIENCE * rule.budget_s
-        return Decision(stop=waited and blocks + unsteady >= rule.min_blocks)
+        return Decision(stop=False)
     budget_s = rule.budget_s * (PATIENCE if found.half_width > LOOSE else 1.0)
     return Decision(stop=found.half_width <= rule.half_width or spent_s >= budget_s)
 
@@ -189,7 +158,4 @@ def windows_per_half(latency_ms: float) -> int:
 
     Short halves follow each other closely, so that a drifting or busy machine hits both sides.
     """
-    latency_ms = max(latency_ms, 1e-6)
-    fit = math.ceil(HALF_BLOCK_MS / latency_ms)
-    wanted = max(FEW_WINDOWS, math.ceil(SHORT_HALF_MS / latency_ms))
-    return max(1, min(40, fit, wanted))
+    return max(1, min(40, math.ceil(HALF_BLOCK_MS / max(latency_ms, 1e-6))))

@@ -3,7 +3,6 @@
 import pytest
 
 from pike_hpc.evaluate.statistics import (
-    PATIENCE,
     Block,
     Estimate,
     StopRule,
@@ -11,7 +10,6 @@ from pike_hpc.evaluate.statistics import (
     clock_step,
     decide,
     estimate,
-    steady,
     windows_per_half,
     without_null,
 )
@@ -65,49 +63,15 @@ def test_measuring_stops_when_enough_is_known(estimate_, blocks, spent_s, stop, 
     assert (decision.stop, decision.early) == (stop, early)
 
 
-def test_a_machine_that_is_never_steady_is_not_waited_for_forever():
-    wide = found(1.0, 0.9, 1.1)
-    late_s = PATIENCE * RULE.budget_s
-    assert not decide(wide, 2, late_s - 0.1, RULE, unsteady=30).stop
-    assert decide(wide, 2, late_s, RULE, unsteady=30).stop
-    assert not decide(wide, 2, late_s, RULE, unsteady=2).stop
-
-
 def test_halves_are_short():
     assert windows_per_half(0.01) == 40
-    assert windows_per_half(1.0) == 13
-    assert windows_per_half(5.0) == 3
-    assert windows_per_half(20.0) == 2
+    assert windows_per_half(5.0) == 5
     assert windows_per_half(3000.0) == 1
 
 
 def test_either_side_is_first_as_often():
     firsts = [candidate_first(block) for block in range(8)]
     assert firsts == [False, True, True, False] * 2
-
-
-def slowed(*nulls_ms):
-    return [
-        Block(reference_ms=(float(i),), candidate_ms=(1.0,), slowest_null_ms=null_ms)
-        for i, null_ms in enumerate(nulls_ms)
-    ]
-
-
-def kept(nulls_ms, least):
-    return [int(b.reference_ms[0]) for b in steady(slowed(*nulls_ms), least)]
-
-
-def test_blocks_on_a_slowed_machine_do_not_count():
-    assert kept((0.065, 0.12, 0.07, 0.084, 0.085, 0.064), 2) == [0, 2, 5]
-
-
-def test_where_few_are_left_the_fastest_count():
-    assert kept((0.1, 0.3, 0.2, 0.4), 3) == [0, 1, 2]
-    assert kept((0.1, 0.3), 5) == [0, 1]
-
-
-def test_where_speed_is_not_looked_at_all_count():
-    assert kept((0.0, 0.0, 0.0), 1) == [0, 1, 2]
 
 
 def test_a_coarse_clock_widens_the_interval():
