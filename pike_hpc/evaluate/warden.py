@@ -77,6 +77,8 @@ class Warden:
         self._tail = Tail()
         self._told = False
         self._stopped: dict[int, Threads] = {}
+        self._known: dict[int, bool] = {}
+        """Who was there when all were stopped, and whether alive."""
         read, write = os.pipe()
         self._output = read
         self.child = subprocess.Popen(
@@ -147,7 +149,8 @@ class Warden:
         return bool(part)
 
     def _tell_end(self) -> None:
-        reap_orphans(self.child.pid)
+        if not self._stopped:
+            reap_orphans(self.child.pid)
         if not self._told and self.child.poll() is not None:
             self._told = True
             self._say({"ended": self.child.returncode})
@@ -185,28 +188,39 @@ class Warden:
     def _stop(self) -> bool:
         """Stop all below by SIGSTOP; False where something would not rest.
 
-        A process with a pending signal can't fork, so a look that finds nobody new is the last:
-        then their threads need only come to rest.
+        A fork that was under way goes on to its end, so one looks again when all that is known has
+        come to rest, until nobody is new.
         """
-        pids: set[int] = set()
+        self._stopped = {}
         deadline = time.monotonic() + _STOP_PATIENCE_S
-        while new := set(descendants()) - pids:
-            pids |= {pid for pid in new if kill(pid, signal.SIGSTOP)}
-            if time.monotonic() > deadline:
-                return False
-        while time.monotonic() < deadline:
-            self._stopped = {pid: threads_of(pid) for pid in pids}
-            running = (s for t in self._stopped.values() for s, _ in t.values())
-            if all(state in _AT_REST for state in running):
+        while True:
+            self._known = family()
+            new = {pid for pid, lives in self._known.items() if lives} - set(self._stopped)
+            if not new:
                 return True
-        return False
+            for pid in new:
+                kill(pid, signal.SIGSTOP)
+            while not self._rests({*self._stopped, *new}):
+                if time.monotonic() > deadline:
+                    return False
+
+    def _rests(self, pids: set[int]) -> bool:
+        """Whether every thread of these is at rest; how often each was switched is noted."""
+        self._stopped = {pid: threads_of(pid) for pid in pids}
+        return all(s in _AT_REST for t in self._stopped.values() for s, _ in t.values())
+
+    def _nobody_came(self) -> bool:
+        """Whether nobody is there, alive or dead, who was not when all were stopped."""
+        return family().keys() <= self._known.keys()
 
     def _go(self) -> bool:
         """Let all go on; False where a thread ran meanwhile.
 
-        A program can have a timer send it SIGCONT: how often its threads were switched tells.
+        A program can have a timer send it SIGCONT: how often its threads were switched tells. One
+        that forks and exits faster than one can look leaves its dead, whom nobody buries meanwhile.
         """
         slept = all(threads_of(pid) == before for pid, before in self._stopped.items())
+        slept = self._nobody_came() and slept
         for pid in reversed(self._stopped):
             kill(pid, signal.SIGCONT)
         self._stopped = {}
@@ -218,7 +232,7 @@ class Warden:
         Unlike `_go` it forgives the switches of a thread whose system call ended while it was
         stopped, and whoever died.
         """
-        held = set(descendants()) <= set(self._stopped)
+        held = self._nobody_came()
         for pid, before in self._stopped.items():
             for thread, (state, switches) in threads_of(pid).items():
                 was, counted = before.get(thread, (b"", 0))
@@ -266,7 +280,8 @@ def threads_of(pid: int) -> Threads:
             text = _read(f"{thread.path}/status")
             state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
             switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
-            found[thread.name] = (state[1] if state else b"?", sum(map(int, switches)))
+            known = state[1] if state and switches else b"?"
+            found[thread.name] = (known, sum(map(int, switches)))
     return found
 
 
@@ -289,17 +304,24 @@ def is_living(fields: list[str]) -> bool:
     return bool(fields) and (fields[0] not in ("Z", "X") or int(fields[_THREADS]) > 1)
 
 
-def descendants() -> list[int]:
-    """All living processes below this one, deepest last."""
+def family() -> dict[int, bool]:
+    """All processes below this one, deepest last, and whether each lives or waits to be buried."""
     parents: dict[int, list[int]] = {}
+    lives: dict[int, bool] = {}
     for entry in os.scandir("/proc"):
         fields = stat_of(int(entry.name)) if entry.name.isdigit() else []
-        if is_living(fields):
+        if fields:
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            lives[int(entry.name)] = is_living(fields)
     found = list(parents.get(os.getpid(), ()))
     for pid in found:
         found.extend(parents.get(pid, ()))
-    return found
+    return {pid: lives[pid] for pid in found}
+
+
+def descendants() -> list[int]:
+    """All living processes below this one, deepest last."""
+    return [pid for pid, lives in family().items() if lives]
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:

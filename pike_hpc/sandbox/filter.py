@@ -21,6 +21,10 @@ kernel about 2 us whether its owner runs or not; a common default is 100,000 of 
 _NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET of linux/sched.h."""
 _NEWTIME = 0x80
+_CLONE_PARENT = 0x8000
+_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of linux/prctl.h. By either a program chooses who buries its dead, and
+hides that it forked while it was stopped."""
 _AF_UNIX = 1
 
 _NOT_PERMITTED = (
@@ -63,7 +67,7 @@ MACHINES: Mapping[str, _Machine] = {
         audit=0xC000003E,
         first_foreign=0x40000000,  # x32
         numbers=_COMMON
-        | {"unshare": 272, "clone": 56, "socket": 41, "socketpair": 53}
+        | {"unshare": 272, "clone": 56, "socket": 41, "socketpair": 53, "prctl": 157}
         | {"setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155}
         | {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
         | {"bpf": 321, "perf_event_open": 298, "userfaultfd": 323}
@@ -73,7 +77,7 @@ MACHINES: Mapping[str, _Machine] = {
     "aarch64": _Machine(
         audit=0xC00000B7,
         numbers=_COMMON
-        | {"unshare": 97, "clone": 220, "socket": 198, "socketpair": 199}
+        | {"unshare": 97, "clone": 220, "socket": 198, "socketpair": 199, "prctl": 167}
         | {"setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41}
         | {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
         | {"bpf": 280, "perf_event_open": 241, "userfaultfd": 282}
@@ -104,7 +108,10 @@ def seccomp(machine: str) -> bytes:
     ]
     for name, number in sorted(refused.items()):
         steps += [_step(_IF_EQUAL, known.numbers[name], 0, 1), _refuse(number)]
-    for name, flags in (("clone", _NAMESPACES), ("unshare", _NAMESPACES | _NEWTIME)):
+    for name, flags in (
+        ("clone", _NAMESPACES | _CLONE_PARENT),
+        ("unshare", _NAMESPACES | _NEWTIME),
+    ):
         steps += [
             _step(_IF_EQUAL, known.numbers[name], 0, 4),
             _step(_LOAD, _AT_FIRST_ARGUMENT),
@@ -112,6 +119,13 @@ def seccomp(machine: str) -> bytes:
             _refuse(errno.EPERM),
             _step(_RETURN, _ALLOW),
         ]
+    steps += [
+        _step(_IF_EQUAL, known.numbers["prctl"], 0, 4),
+        _step(_LOAD, _AT_FIRST_ARGUMENT),
+        _step(_IF_EQUAL, _SUBREAPER, 0, 1),
+        _refuse(errno.EPERM),
+        _step(_RETURN, _ALLOW),
+    ]
     for name in ("socket", "socketpair"):
         steps += [
             _step(_IF_EQUAL, known.numbers[name], 0, 4),

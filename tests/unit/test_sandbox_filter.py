@@ -61,6 +61,14 @@ def test_no_namespace_can_be_made(machine, bit):
     assert verdict(machine, number(machine, "setns")) == errno.EPERM
 
 
+def test_nobody_chooses_who_buries_its_dead(machine):
+    """Else a program hides that it forked while it was stopped."""
+    assert verdict(machine, number(machine, "clone"), 0x8000 | 17) == errno.EPERM
+    assert verdict(machine, number(machine, "prctl"), 36) == errno.EPERM
+    for harmless in (1, 15, 22, 38):
+        assert verdict(machine, number(machine, "prctl"), harmless) == ALLOWED
+
+
 def test_processes_threads_and_unix_sockets_are_allowed(machine):
     for flags in (17, THREAD, 0x4111):
         assert verdict(machine, number(machine, "clone"), flags) == ALLOWED
@@ -77,7 +85,7 @@ def test_other_families_of_sockets_are_not_known(machine, family):
 
 def test_every_listed_call_is_refused_and_every_other_one_allowed(machine):
     listed = set(MACHINES[machine].numbers.values())
-    some = {number(machine, n) for n in ("clone", "unshare", "socket", "socketpair")}
+    some = {number(machine, n) for n in ("clone", "unshare", "socket", "socketpair", "prctl")}
     for call in range(470):
         refused = verdict(machine, call, 1) != ALLOWED
         assert refused == (call in listed - some), call

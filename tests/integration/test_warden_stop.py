@@ -1,0 +1,103 @@
+"""Nothing below a stopped runner runs on, however it forks; or its going on says so."""
+
+import mmap
+import os
+import sys
+import time
+
+import pytest
+
+from pike_hpc.evaluate.ward import Ward
+
+PAGE = """
+import mmap, os, sys, time
+page = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 4096)
+"""
+
+FORKS = (
+    PAGE
+    + """
+held = bytearray(os.urandom(1 << 20) * 300)  # a fork copies the tables of so many pages
+while True:
+    while not page[0]:
+        pass
+    page[1] = 1
+    if os.fork() == 0:
+        while True:
+            page[8:16] = (int.from_bytes(page[8:16], "little") + 1).to_bytes(8, "little")
+    page[0] = 0
+    os.wait()
+"""
+)
+"""Told to, forks a child that counts."""
+
+HOPS = (
+    PAGE
+    + """
+first = os.getpid()
+page[1] = 1
+while os.fork() == 0:
+    page[8:16] = (int.from_bytes(page[8:16], "little") + 1).to_bytes(8, "little")
+    time.sleep(0.001)
+if os.getpid() == first:
+    time.sleep(60)
+"""
+)
+"""Each forks the next and is gone; the first one stays."""
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts a program under a warden; gives both ends of the page as well."""
+    opened = []
+
+    def start(text):
+        file = tmp_path / f"page{len(opened)}"
+        file.write_bytes(bytes(4096))
+        argv = [sys.executable, "-S", "-c", text, str(file)]
+        ward = Ward(argv, env={"PATH": os.environ["PATH"]}, cwd=tmp_path, remove=())
+        opened.append(ward)
+        with file.open("r+b") as open_file:
+            return ward, mmap.mmap(open_file.fileno(), 4096)
+
+    yield start
+    for ward in opened:
+        ward.end()
+
+
+def counted(page) -> int:
+    return int.from_bytes(page[8:16], "little")
+
+
+def await_byte(page, index, value) -> None:
+    end = time.monotonic() + 30
+    while page[index] != value:
+        assert time.monotonic() < end, "the program does not start"
+
+
+def test_a_fork_that_was_under_way_is_stopped_too(started):
+    for _ in range(5):
+        ward, page = started(FORKS)
+        time.sleep(1.0)  # until it holds its memory
+        page[0] = 1
+        await_byte(page, 1, 1)
+        if ward.stop():
+            before = counted(page)
+            time.sleep(0.05)
+            ran = counted(page) - before
+            assert not ward.go() or ran == 0
+            assert ran == 0
+        ward.slay()
+
+
+def test_a_chain_of_forks_that_outruns_the_stop_is_seen(started):
+    """Who looks at a list of processes sees each hop too late; their dead stay."""
+    ward, page = started(HOPS)
+    await_byte(page, 1, 1)
+    for _ in range(5):
+        stopped = ward.stop()
+        before = counted(page)
+        time.sleep(0.05)
+        ran = counted(page) - before
+        kept_still = ward.go()
+        assert not (stopped and kept_still and ran)
