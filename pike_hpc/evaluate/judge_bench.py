@@ -68,6 +68,7 @@ class Bench:
                 truth.release()
             truth = Truth(self._loaded, by, self._device, self._secrets)
             self._ready[by] = (truth, admit(truth, self.task.digest))
+            truth.forget_inputs()
         return self._ready[by]
 
     def work(self, by: WeightsBy, physics: Physics) -> Work | None:

@@ -67,7 +67,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
         inputs.append(truth.pack(seed))
         truths.append([truth.keep(t) for t in truth.answers(seed)])
     scales = tuple(
-        LeafScale(signal=scale([truth.near(t[i]) for t in truths]), limits=yardstick.limits[i])
+        LeafScale(signal=scale(truth.paired([t[i] for t in truths])), limits=yardstick.limits[i])
         for i in range(len(truth.frame.output_slots))
     )
     cost_s = time.monotonic() - start

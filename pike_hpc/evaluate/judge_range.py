@@ -72,7 +72,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
         return None
     if not all(bool(t.isfinite().all()) for call in wide for t in call):
         return None
-    signals = tuple(scale([truth.near(w[i]) for w in wide]) for i in range(len(wide[0])))
+    signals = tuple(scale(truth.paired([w[i] for w in wide])) for i in range(len(wide[0])))
     floats = tuple(signal.floats)
     if not floats or not _within(RIGHT, native, wide[0], signals, floats):
         return None

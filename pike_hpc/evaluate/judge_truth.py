@@ -166,6 +166,10 @@ class Truth:
     def _answer_bytes(self) -> int:
         return sum(slot.size_bytes for slot in self.frame.output_slots)
 
+    def paired(self, answers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Answers whose neighbours are compared: near enough that each pair is, twice as wide."""
+        return [self.near(a) if i % 2 else a for i, a in enumerate(answers)]
+
     def answers(self, seed: int) -> list[torch.Tensor]:
         """Output leaves in the precision of the truth, where they were computed."""
         if self.precision != FLOAT64:
@@ -357,7 +361,8 @@ class Truth:
                 del self._drawn[next(iter(self._drawn))]
             leaves: list[Any] = []
             tree = describe_inputs(self._loaded.inputs(seed), leaves)
-            self._drawn[seed] = (tree, leaves)
+            # Copies: a get_inputs may fill one tensor of its own again and again.
+            self._drawn[seed] = (tree, [leaf.clone() for leaf in leaves])
         return self._drawn[seed]
 
     def _tree_of(self, tree: Any, leaves: list[Any]) -> Any:

@@ -96,3 +96,28 @@ def test_inputs_of_many_seeds_are_those_of_each():
     loaded = build(Task(suite="tests", id="1", name="words", source=SOURCE))
     many = loaded.draws([3, 5], lambda arguments: arguments[0].tolist())
     assert many == [loaded.inputs(seed)[0].tolist() for seed in (3, 5)]
+
+
+REFILLED = """
+import torch
+from torch import nn
+
+X = torch.empty(4)
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def get_inputs():
+    return [X.uniform_(-1, 1)]
+"""
+
+
+def test_inputs_of_a_task_that_fills_one_tensor_again_are_kept_apart():
+    task = Task(suite="tests", id="2", name="refilled", source=REFILLED)
+    truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(bytes(32)))
+    first = truth.natively(201)[0].clone()
+    truth.natively(202)
+    assert torch.equal(truth.natively(201)[0], first)
