@@ -189,20 +189,20 @@ class Warden:
         """Stop all below by SIGSTOP; False where something would not rest.
 
         A fork that was under way goes on to its end, so one looks again when all that is known has
-        come to rest, until nobody is new.
+        come to rest, until nobody is new. A thread counts as stopped a moment before its last
+        switch is counted: what is noted must be the same before that look and after it.
         """
         self._stopped = {}
         deadline = time.monotonic() + _STOP_PATIENCE_S
-        while True:
+        while time.monotonic() < deadline:
+            noted = self._stopped
             self._known = family()
-            new = {pid for pid, lives in self._known.items() if lives} - set(self._stopped)
-            if not new:
-                return True
+            new = {pid for pid, lives in self._known.items() if lives} - set(noted)
             for pid in new:
                 kill(pid, signal.SIGSTOP)
-            while not self._rests({*self._stopped, *new}):
-                if time.monotonic() > deadline:
-                    return False
+            if self._rests({*noted, *new}) and self._stopped == noted:
+                return True
+        return False
 
     def _rests(self, pids: set[int]) -> bool:
         """Whether every thread of these is at rest; how often each was switched is noted."""
@@ -219,7 +219,7 @@ class Warden:
         A program can have a timer send it SIGCONT: how often its threads were switched tells. One
         that forks and exits faster than one can look leaves its dead, whom nobody buries meanwhile.
         """
-        slept = all(threads_of(pid) == before for pid, before in self._stopped.items())
+        slept = all(slept_on(before, threads_of(pid)) for pid, before in self._stopped.items())
         slept = self._nobody_came() and slept
         for pid in reversed(self._stopped):
             kill(pid, signal.SIGCONT)
@@ -229,15 +229,12 @@ class Warden:
     def _thaw(self) -> bool:
         """Let all go on that were stopped amid work; False where one ran meanwhile.
 
-        Unlike `_go` it forgives the switches of a thread whose system call ended while it was
-        stopped, and whoever died.
+        Unlike `_go` it forgives whoever died.
         """
         held = self._nobody_came()
         for pid, before in self._stopped.items():
-            for thread, (state, switches) in threads_of(pid).items():
-                was, counted = before.get(thread, (b"", 0))
-                amid = was == b"D" and switches <= counted + _LAST_SWITCHES
-                held = held and state in _AT_REST and (amid or switches == counted)
+            now = threads_of(pid)
+            held = slept_on({t: was for t, was in before.items() if t in now}, now) and held
         for pid in reversed(self._stopped):
             kill(pid, signal.SIGCONT)
         self._stopped = {}
@@ -283,6 +280,15 @@ def threads_of(pid: int) -> Threads:
             known = state[1] if state and switches else b"?"
             found[thread.name] = (known, sum(map(int, switches)))
     return found
+
+
+def slept_on(before: Threads, now: Threads) -> bool:
+    """Whether the same threads rest as before, and ran no more than the end of a system call."""
+    return before.keys() == now.keys() and all(
+        state in _AT_REST
+        and switches <= before[thread][1] + (_LAST_SWITCHES if before[thread][0] == b"D" else 0)
+        for thread, (state, switches) in now.items()
+    )
 
 
 def _read(path: str) -> bytes:
