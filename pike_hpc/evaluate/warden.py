@@ -176,6 +176,7 @@ class Warden:
 
     def _kill_all(self) -> int:
         """Kill all below; how many would not die."""
+        self._stopped = {}  # of the dead nobody asks whether they kept still
         deadline = time.monotonic() + _KILL_PATIENCE_S
         while (below := descendants()) and time.monotonic() < deadline:
             for pid in below:
