@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import os
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -20,17 +21,29 @@ from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
 from pike_hpc.evaluate.judge_spares import SPARES, Spares, free_on
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
 
 WARM_TASKS = {"cpu": 2, "cuda": 4}
 """Tasks whose reference runner and float64 twin are kept, while there is room."""
 
+FREE_ON_HOST = {"cpu": 1 << 30, "cuda": 8 << 30}
+"""With less of the host's memory free, kept tasks make room for a new one: large answers lie there
+(level3-pike/6 keeps 12 GB), and as many judges share a machine as it has lanes."""
+
 
 class Warm:
     """The benches of the last tasks, and the spare runners."""
 
-    def __init__(self, host: Host, device: torch.device, spares: bool) -> None:
-        self._host, self._device = host, device
+    def __init__(
+        self,
+        host: Host,
+        device: torch.device,
+        spares: bool,
+        free_on_host: Callable[[], int | None] = available_memory_bytes,
+    ) -> None:
+        """`free_on_host` tells how many bytes of the host's memory may still be taken."""
+        self._host, self._device, self._free_on_host = host, device, free_on_host
         self.spares = Spares(host, SPARES[device.type] if spares else 0, free_on(device))
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
@@ -45,7 +58,7 @@ class Warm:
         """The task's own, made where it is not kept. Raises TaskRefused."""
         if task.digest not in self._benches:
             self._host.phase("reference")
-            while len(self._benches) >= WARM_TASKS[self._device.type]:
+            while self._benches and self._is_full():
                 self._benches.popitem(last=False)[1].close()
             self._benches[task.digest] = Bench(
                 task, self.spares, self._device, self.place, self._secrets
@@ -100,6 +113,13 @@ class Warm:
         while self._benches:
             self._benches.popitem()[1].close()
         return True
+
+    def _is_full(self) -> bool:
+        """Whether a task must go before another one comes."""
+        if len(self._benches) >= WARM_TASKS[self._device.type]:
+            return True
+        free = self._free_on_host()
+        return free is not None and free < FREE_ON_HOST[self._device.type]
 
     def _reference(self, bench: Bench, by: WeightsBy, secrets: Secrets) -> tuple[Exam, RunnerLink]:
         exam = bench.exam(by, secrets)
