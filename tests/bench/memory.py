@@ -65,7 +65,7 @@ class Sample:
     """Of this process and its judges, what is shared counted in each."""
     fds: int
     processes: int
-    gpu_mb: tuple[float, ...]
+    gpu_mb: float | None
 
 
 def processes():
@@ -95,8 +95,8 @@ def judges_of(pid):
     return [p for p in below(pid, table) if JUDGE in table[p][1]]
 
 
-def sample():
-    """What is held now."""
+def sample(gpu):
+    """What is held now; `gpu`: the UUID of the one that is judged on."""
     table = processes()
     mine = below(os.getpid(), table)
     kept = [os.getpid(), *(p for p in mine if JUDGE in table[p][1])]
@@ -107,24 +107,30 @@ def sample():
                 "SC_PAGE_SIZE"
             )
             fds += len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    return Sample(rss_mb=rss / 2**20, fds=fds, processes=len(mine), gpu_mb=gpu_mb())
+    return Sample(rss_mb=rss / 2**20, fds=fds, processes=len(mine), gpu_mb=gpu_mb(gpu))
 
 
-def gpu_mb():
-    """Used on each GPU; empty without one."""
-    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
-    except OSError:
-        return ()
-    return tuple(float(line) for line in done.stdout.split()) if done.returncode == 0 else ()
+def gpu_of(device):
+    """UUID of the GPU that is judged on; empty without one."""
+    return next(iter(device.gpus), "")
+
+
+def gpu_mb(uuid):
+    """Used on a GPU; None without one."""
+    if not uuid:
+        return None
+    query = ("--query-gpu=memory.used", "--format=csv,noheader,nounits")
+    asked = ["nvidia-smi", f"--id={uuid}", *query]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
+    return float(done.stdout)
 
 
 class SampledJudge:
     """Passes requests on to a judge, looks around after each, and now and then kills it."""
 
-    def __init__(self, inner, samples, statuses, kill_every, rng):
-        self._inner, self._samples, self._statuses = inner, samples, statuses
+    def __init__(self, inner, gpu, samples, statuses, kill_every, rng):
+        self._inner, self._gpu = inner, gpu
+        self._samples, self._statuses = samples, statuses
         self._kill_every, self._rng = kill_every, rng
         self._count = 0
         self.device_kind = inner.device_kind
@@ -143,7 +149,7 @@ class SampledJudge:
             if timer is not None:
                 timer.cancel()
                 timer.join()
-            self._samples.append(sample())
+            self._samples.append(sample(self._gpu))
         self._statuses[str(result.status)] += 1
         return result
 
@@ -207,7 +213,7 @@ def drive(device, asked):
     start = time.monotonic()
     with open_judges(device, "auto", Path(tempfile.gettempdir())) as judges:
         rng = random.Random(asked.seed)
-        watched = SampledJudge(judges[0], samples, statuses, asked.kill_judge, rng)
+        watched = SampledJudge(judges[0], gpu_of(device), samples, statuses, asked.kill_judge, rng)
         run_worker(mailbox, [watched], options, stop=stop)
     return samples, statuses, watched.killed, time.monotonic() - start
 
@@ -226,12 +232,12 @@ def main():
     asked = words.parse_args()
     device = detect(asked.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     device = dataclasses.replace(device, gpus=device.gpus[:1])
-    gpu_before = gpu_mb()
+    gpu_before = gpu_mb(gpu_of(device))
     samples, statuses, killed, seconds = drive(device, asked)
     if len(samples) < 4:
         raise SystemExit(f"only {len(samples)} evaluations in {seconds:.0f} s: nothing to compare")
-    gpu_after = gpu_mb()
-    gpu_idle = [min(s.gpu_mb) - min(gpu_before) for s in samples if s.gpu_mb]
+    gpu_after = gpu_mb(gpu_of(device))
+    gpu_idle = [s.gpu_mb - gpu_before for s in samples if gpu_before is not None]
     document = {
         **stamp.stamp("soak" if asked.hostile else "memory", MODULES, device.torch_device),
         "evaluations": len(samples),
@@ -247,7 +253,7 @@ def main():
         "gpu_grown_mb": round(grown(gpu_idle), 1) if gpu_idle else None,
         "left": {
             **left_behind(),
-            "gpu_mb": [round(a - b, 1) for a, b in zip(gpu_after, gpu_before, strict=True)],
+            "gpu_mb": 0.0 if gpu_before is None else round(gpu_after - gpu_before, 1),
         },
     }
     stamp.write(document, asked.out)
@@ -258,7 +264,8 @@ def faults(document):
     """What is wrong, said on stderr."""
     left = document["left"]
     wrong = [f"left behind: {kind} {n}" for kind, n in left.items() if kind != "gpu_mb" and n]
-    wrong += [f"left on a GPU: {mb} MB" for mb in left["gpu_mb"] if mb > LEFT_GPU_MB]
+    if left["gpu_mb"] > LEFT_GPU_MB:
+        wrong.append(f"left on the GPU: {left['gpu_mb']} MB")
     warm = document["evaluations"] >= WARM_EVALUATIONS
     if warm and document["rss_grown_mb"] > GROWTH_MB:
         wrong.append(f"host memory grew by {document['rss_grown_mb']} MB")
