@@ -167,7 +167,10 @@ class Truth:
         return sum(slot.size_bytes for slot in self.frame.output_slots)
 
     def paired(self, answers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Answers whose neighbours are compared: near enough that each pair is, twice as wide."""
+        """Answers each of which is compared with the one before it: every other one is near.
+
+        So a pair is compared on the device, and half of what is kept lies on the host.
+        """
         return [self.near(a) if i % 2 else a for i, a in enumerate(answers)]
 
     def answers(self, seed: int) -> list[torch.Tensor]:

@@ -278,8 +278,8 @@ def threads_of(pid: int) -> Threads:
             text = _read(f"{thread.path}/status")
             state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
             switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
-            known = state[1] if state and switches else b"?"
-            found[thread.name] = (known, sum(map(int, switches)))
+            letter = state[1] if state and switches else b"?"
+            found[thread.name] = (letter, sum(map(int, switches)))
     return found
 
 
