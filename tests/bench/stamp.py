@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pike_hpc.evaluate.device import visible_among
 from pike_hpc.evaluate.measured import code_digest
 
 SCHEMA_VERSION = 1
@@ -74,6 +75,10 @@ def _cpu():
 
 
 def _gpus():
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    """Name and driver of each that may be used."""
+    asked = ["nvidia-smi", "--query-gpu=uuid,name,driver_version", "--format=csv,noheader"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout.splitlines()
+    found = dict(line.split(", ", 1) for line in done.stdout.splitlines())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    uuids = found if visible is None else visible_among(list(found), visible)
+    return [found[uuid] for uuid in uuids]
