@@ -63,7 +63,7 @@ def test_every_gpu_is_driven_and_locked(device):
     folder = Path("/tmp")
     options = WorkerOptions(worker_id="w", max_idle_s=0.5, expected_s=0.0)
     with open_judges(device, "auto", folder) as judges:
-        assert len(judges) == len(device.gpus)
+        assert len(judges) % len(device.gpus) == 0, "as many lanes on each"
         second = subprocess.run(
             [sys.executable, "-c", TAKE, str(folder), *device.gpus],
             capture_output=True,
