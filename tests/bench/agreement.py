@@ -3,12 +3,13 @@
     python tests/bench/agreement.py [--repeats N] [--seconds N] [--device D] [--out DIR]
 
 Honest programs whose reference takes more than a millisecond on CUDA. Each is judged N times in a
-lane; it and the reference are timed once in plain processes of their own with
+lane; it and the reference are timed by turns in plain processes of their own with
 triton.testing.do_bench (on a CPU, as medians). An interval is right where it holds the median of
 all repeats' speedups.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -51,8 +52,11 @@ INSIDE = 17 / 20
 """Part of the repeats whose interval must hold the pooled value: what a 95 % interval of 20
 repeats gives in 98 of 100 cases."""
 
+TURNS = 5
+"""Of timing reference and program outside: a machine's cores may change their speed."""
+
 _PLAIN = """
-import importlib.util, json, statistics, sys, time
+import importlib.util, statistics, sys, time
 import torch
 
 def load(path):
@@ -76,40 +80,46 @@ def once():
     model(*inputs)
     return (time.perf_counter() - start) * 1e3
 
+def median_ms():
+    if device == "cuda":
+        from triton.testing import do_bench
+        return do_bench(lambda: model(*inputs), warmup=100, rep=300, return_mode="median")
+    return statistics.median(once() for _ in range(100))
+
 with torch.no_grad():
     for _ in range(3):
         model(*inputs)
-    if device == "cuda":
-        from triton.testing import do_bench
-        found = do_bench(lambda: model(*inputs), warmup=100, rep=1000, return_mode="median")
-    else:
-        found = statistics.median(once() for _ in range(300))
-print(json.dumps(found))
+    for _ in sys.stdin:
+        print(median_ms(), flush=True)
 """
 
 
 def plain(task, source, device):
-    """Milliseconds of reference and program, each in an ordinary process of its own.
+    """Milliseconds of (reference, program) in each of so many turns.
 
-    Not in one: a program may set flags of torch that hold for the reference as well.
+    Each in an ordinary process of its own: a program may set flags of torch that hold for the
+    reference as well.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         files = [Path(folder, "plain_task.py"), Path(folder, "plain_candidate.py")]
         for path, text in zip(files, (effective_source(task), source), strict=True):
             path.write_text(text, "utf-8")
         ask = [sys.executable, "-c", _PLAIN, str(files[0]), device]
         env = {**os.environ, "TORCH_EXTENSIONS_DIR": folder, "TRITON_CACHE_DIR": folder}
-        return [_said(ask, env), _said([*ask, str(files[1])], env)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": env}
+        both = [
+            running.enter_context(subprocess.Popen(argv, **pipes))
+            for argv in (ask, [*ask, str(files[1])])
+        ]
+        turns = [[_asked(each) for each in both] for _ in range(1 + TURNS)]
+    return turns[1:]  # in the first one the other process was still starting
 
 
-def _said(argv, env):
-    """The number that a program prints last."""
-    done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=env
-    )
-    if done.returncode:
-        raise RuntimeError(f"the plain process failed: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+def _asked(process):
+    """The milliseconds that a plain process says when it is asked."""
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
 
 
 def judged(lane, request, repeats, until):
@@ -126,11 +136,12 @@ def judged(lane, request, repeats, until):
     return timings, wrong
 
 
-def row(program, timings, wrong, plain_ms):
+def row(program, timings, wrong, turns):
     """One line of the table."""
     found = {"task": program.task, "program": program.name, "kind": program.kind, "wrong": wrong}
-    found["do_bench_ms"] = [round(ms, 4) for ms in plain_ms]
-    found["do_bench_speedup"] = round(plain_ms[0] / plain_ms[1], 4)
+    outside = statistics.median(reference / other for reference, other in turns)
+    found["do_bench_ms"] = [round(statistics.median(each), 4) for each in zip(*turns, strict=True)]
+    found["do_bench_speedup"] = round(outside, 4)
     if not timings:
         return found
     speedups = [t.speedup for t in timings]
@@ -143,13 +154,14 @@ def row(program, timings, wrong, plain_ms):
         "reference_ms": round(statistics.median(t.reference_ms for t in timings), 4),
         "candidate_ms": round(statistics.median(t.candidate_ms for t in timings), 4),
         "pooled_speedup": round(pooled, 4),
-        "over_do_bench": round(pooled * plain_ms[1] / plain_ms[0], 4),
+        "over_do_bench": round(pooled / outside, 4),
         "spread_of_repeats": round(spread, 4),
         "half_width": round(
             statistics.median((t.ci95[1] - t.ci95[0]) / (2 * t.speedup) for t in timings), 4
         ),
         "inside": inside,
         "enough_inside": inside >= INSIDE * len(timings),
+        "speedups": [[round(x, 4) for x in (t.speedup, *t.ci95)] for t in timings],
     }
 
 
@@ -176,10 +188,10 @@ def main():
                 image_digest=image_digest(),
                 timeout_s=TIMEOUT_S,
             )
-            plain_ms = plain(task, source, device.torch_device)
+            turns = plain(task, source, device.torch_device)
             until = time.monotonic() + asked.seconds / len(chosen)
             timings, wrong = judged(lane, request, asked.repeats, until)
-            rows.append(row(program, timings, wrong, plain_ms))
+            rows.append(row(program, timings, wrong, turns))
             sys.stderr.write(json.dumps(rows[-1]) + "\n")
     document = {
         **stamp.stamp("agreement", MODULES, device.torch_device),
