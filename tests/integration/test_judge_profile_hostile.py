@@ -12,7 +12,7 @@ from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import detect
 from pike_hpc.records import EvalRequest, EvalStatus, ProfileSource, Task, to_json
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 TASK = Task(suite="tests", id="1", name="tiny", source=programs.TASK)
 
