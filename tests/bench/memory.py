@@ -66,6 +66,9 @@ class Sample:
     fds: int
     processes: int
     gpu_mb: float | None
+    gpu_judge_mb: float | None
+    gpu_runner_mb: float | None
+    """The least of any runner: one that waits holds a context and nothing else."""
 
 
 def processes():
@@ -107,7 +110,16 @@ def sample(gpu):
                 "SC_PAGE_SIZE"
             )
             fds += len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    return Sample(rss_mb=rss / 2**20, fds=fds, processes=len(mine), gpu_mb=gpu_mb(gpu))
+    by_process = {p: mb for p, mb in gpu_by_process(gpu).items() if p in mine}
+    judges = [mb for p, mb in by_process.items() if p in kept]
+    return Sample(
+        rss_mb=rss / 2**20,
+        fds=fds,
+        processes=len(mine),
+        gpu_mb=gpu_mb(gpu),
+        gpu_judge_mb=sum(judges) if judges else None,
+        gpu_runner_mb=min((mb for p, mb in by_process.items() if p not in kept), default=None),
+    )
 
 
 def gpu_of(device):
@@ -117,12 +129,23 @@ def gpu_of(device):
 
 def gpu_mb(uuid):
     """Used on a GPU; None without one."""
+    rows = asked_of(uuid, "--query-gpu=memory.used")
+    return float(rows[0][0]) if rows else None
+
+
+def gpu_by_process(uuid):
+    """Used on a GPU by each process; empty where the driver doesn't tell."""
+    rows = asked_of(uuid, "--query-compute-apps=pid,used_memory")
+    return {int(pid): float(mb) for pid, mb in rows if mb.isdecimal()}
+
+
+def asked_of(uuid, query):
+    """Lines of nvidia-smi about a GPU, by column; none without one."""
     if not uuid:
-        return None
-    query = ("--query-gpu=memory.used", "--format=csv,noheader,nounits")
-    asked = ["nvidia-smi", f"--id={uuid}", *query]
+        return []
+    asked = ["nvidia-smi", f"--id={uuid}", query, "--format=csv,noheader,nounits"]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
-    return float(done.stdout)
+    return [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
 
 
 class SampledJudge:
@@ -190,6 +213,11 @@ def left_behind():
     }
 
 
+def lowest(values):
+    """Of those that are known."""
+    return min((value for value in values if value is not None), default=None)
+
+
 def grown(values):
     """Median of the last quarter less that of the second: the first one warms up."""
     part = max(1, len(values) // 4)
@@ -249,7 +277,9 @@ def main():
         "fds": statistics.median(s.fds for s in samples),
         "fds_grown": grown([s.fds for s in samples]),
         "processes": statistics.median(s.processes for s in samples),
-        "gpu_judge_and_reference_mb": round(min(gpu_idle), 1) if gpu_idle else None,
+        "gpu_lowest_mb": round(min(gpu_idle), 1) if gpu_idle else None,
+        "gpu_judge_mb": lowest(s.gpu_judge_mb for s in samples),
+        "gpu_runner_mb": lowest(s.gpu_runner_mb for s in samples),
         "gpu_grown_mb": round(grown(gpu_idle), 1) if gpu_idle else None,
         "left": {
             **left_behind(),
