@@ -12,6 +12,7 @@ into the FORMAT file, because two kinds on one path exclude nothing.
 
 from __future__ import annotations
 
+import errno
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +22,14 @@ from pathlib import Path
 from filelock import BaseFileLock, StrictSoftFileLock, Timeout, UnixFileLock
 
 from pike_hpc.machine import MOUNT_TABLE, mount_of, mount_table
-from pike_hpc.mailbox.files import Gone, explained
+from pike_hpc.mailbox.files import explained
 
 _NOT_COHERENT = re.compile(r"nfs|cifs|smb|9p|fuse|dvs|afs|ceph")
 """File systems on which flock may exclude on one host only, or was seen to overlap."""
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524})
+"""What a client says that knows no locks: 524, the kernel's own ENOTSUPP, where a server forwards
+the file system, as DVS does."""
 
 
 def _flock(path: Path) -> BaseFileLock:
@@ -40,18 +45,32 @@ LOCKS: Mapping[str, Callable[[Path], BaseFileLock]] = {"flock": _flock, "claims"
 
 @contextmanager
 def held(kind: str, path: Path, wait_s: float) -> Iterator[bool]:
-    """Hold the lock; True when it is held, False when it could not be had within `wait_s`."""
+    """Hold the lock; True when it is held, False when it could not be had within `wait_s`.
+
+    Nor can it where this machine has no locks on that file system, though the one did that made
+    the mailbox: a compute node may see it by another way than a login node.
+    """
     lock = LOCKS[kind](path)
+    with explained(path):
+        mine = acquired(lock, wait_s)
     try:
-        with explained(path):
-            lock.acquire(timeout=wait_s)
-    except (Timeout, Gone, NotImplementedError):
-        yield False
-        return
-    try:
-        yield True
+        yield mine
     finally:
-        lock.release()
+        if mine:
+            lock.release()
+
+
+def acquired(lock: BaseFileLock, wait_s: float) -> bool:
+    """Take the lock; False where it can't be had. Raises OSError for what is no matter of locks."""
+    try:
+        lock.acquire(timeout=wait_s)
+    except (Timeout, FileNotFoundError, NotImplementedError):
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS | {errno.ESTALE}:
+            raise
+        return False
+    return True
 
 
 def choose_lock(folder: Path, nonce: str, mounts: Path = MOUNT_TABLE) -> str:

@@ -20,7 +20,6 @@ from pike_hpc.mailbox.envelope import seal
 from pike_hpc.mailbox.files import Files
 from pike_hpc.mailbox.layout import Hold, Ticket, slug
 from pike_hpc.mailbox.line import BLOCK, SHORT, Line
-from pike_hpc.mailbox.locks import choose_lock
 from pike_hpc.records import (
     CodecError,
     EvalRequest,
@@ -339,45 +338,6 @@ def test_two_names_never_share_a_slug():
     slugs = [slug(name) for name in names]
     assert len(set(slugs)) == len(names)
     assert all(0 < len(s) <= 80 and "/" not in s and "." not in s for s in slugs)
-
-
-MOUNTS = """\
-21 1 0:20 / / rw,relatime - ext4 /dev/sda rw
-22 21 0:21 / /home rw - nfs4 server:/home rw,vers=4.2
-23 21 0:22 / /scratch rw,flock - lustre mds:/scratch rw,flock
-24 21 0:23 / /old rw - lustre mds:/old rw,localflock
-25 21 0:24 / /with\\040space rw - fuse.sshfs host:/ rw
-26 22 0:25 / /home/me/local rw - xfs /dev/sdb rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("folder", "kind"),
-    [
-        ("/home/me", "claims"),
-        ("/old/x", "claims"),
-        ("/with space/x", "claims"),
-    ],
-)
-def test_on_file_systems_that_may_not_exclude_the_lock_is_the_strict_one(tmp_path, folder, kind):
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS)
-    assert choose_lock(Path(folder), "n", mounts) == kind
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("- lustre mds:/s rw,flock", "flock"),
-        ("- lustre mds:/s rw", "claims"),
-        ("- xfs /dev/s rw", "flock"),
-        ("- nfs server:/s rw", "claims"),
-    ],
-)
-def test_flock_is_used_where_it_really_excludes(tmp_path, line, kind):
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(f"21 1 0:20 / / rw {line}\n")
-    assert choose_lock(tmp_path, "n", mounts) == kind
 
 
 @pytest.mark.parametrize(

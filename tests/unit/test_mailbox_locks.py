@@ -1,0 +1,84 @@
+"""Locks of a mailbox: which kind, and what a machine does that has none."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from filelock import BaseFileLock, UnixFileLock
+
+from pike_hpc.mailbox.locks import acquired, choose_lock
+
+MOUNTS = """\
+21 1 0:20 / / rw,relatime - ext4 /dev/sda rw
+22 21 0:21 / /home rw - nfs4 server:/home rw,vers=4.2
+23 21 0:22 / /scratch rw,flock - lustre mds:/scratch rw,flock
+24 21 0:23 / /old rw - lustre mds:/old rw,localflock
+25 21 0:24 / /with\\040space rw - fuse.sshfs host:/ rw
+26 22 0:25 / /home/me/local rw - xfs /dev/sdb rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me", "claims"),
+        ("/old/x", "claims"),
+        ("/with space/x", "claims"),
+    ],
+)
+def test_on_file_systems_that_may_not_exclude_the_lock_is_the_strict_one(tmp_path, folder, kind):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS)
+    assert choose_lock(Path(folder), "n", mounts) == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("- lustre mds:/s rw,flock", "flock"),
+        ("- lustre mds:/s rw", "claims"),
+        ("- xfs /dev/s rw", "flock"),
+        ("- nfs server:/s rw", "claims"),
+    ],
+)
+def test_flock_is_used_where_it_really_excludes(tmp_path, line, kind):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"21 1 0:20 / / rw {line}\n")
+    assert choose_lock(tmp_path, "n", mounts) == kind
+
+
+class Refused(BaseFileLock):
+    """As the kernel of a client answers flock that knows no locks."""
+
+    code = 0
+
+    def _acquire(self) -> None:
+        raise OSError(self.code, os.strerror(self.code))
+
+    def _release(self) -> None:
+        """Never held."""
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524, errno.ESTALE])
+def test_a_machine_without_locks_goes_on_without(tmp_path, code):
+    lock = Refused(tmp_path / "lock")
+    lock.code = code
+    assert acquired(lock, 0) is False
+    assert not lock.is_locked
+
+
+def test_what_is_no_matter_of_locks_is_said(tmp_path):
+    lock = Refused(tmp_path / "lock")
+    lock.code = errno.EACCES
+    with pytest.raises(OSError, match="Permission denied"):
+        acquired(lock, 0)
+
+
+def test_one_of_two_has_the_lock(tmp_path):
+    first, second = (UnixFileLock(tmp_path / "lock", is_singleton=False) for _ in range(2))
+    assert acquired(first, 0) is True
+    assert acquired(second, 0) is False
+    first.release()
+    assert acquired(second, 0) is True
+    second.release()
