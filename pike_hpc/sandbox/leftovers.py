@@ -1,8 +1,9 @@
 """Containers that were killed together with their monitor: podman lists them as running for ever.
 
-Contract: `forget_ended` removes those of ours on this node whose first process is gone; a
-container that lives, or is just being made, is nobody's leftover. It does not raise: where the
-client does not work, whoever tries it next says why.
+Contract: `forget_ended` removes those of ours on this node whose first process is gone, or whose
+client was killed minutes ago before it started one; a container that lives, or is just being made,
+is nobody's leftover. It does not raise: where the client does not work, whoever tries it next says
+why.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pike_hpc.sandbox.spec import Engine
 _TIMEOUT_S = 60.0
 _AT_ONCE = 100
 _ROUNDS = 5
+_MADE_WITHIN = "5m"
+"""What is not started by then never will be."""
 
 
 def forget_ended(engine: Engine, facts: HostFacts) -> int:
@@ -26,10 +29,12 @@ def forget_ended(engine: Engine, facts: HostFacts) -> int:
     if engine is Engine.DOCKER or not engine.is_container:
         return 0
     named = ("--filter", f"label={LABEL}", "--format", "{{.ID}} {{.Pid}}")
+    unstarted = ("--filter", "status=created", "--filter", f"until={_MADE_WITHIN}")
     forgotten: set[str] = set()
     # The first time podman finds out that they do not run; later it removes them, not always all.
     for _ in range(_ROUNDS):
         found = ended(_said(client(engine, facts, "ps", "--all", *named)), _keeps)
+        found += ids(_said(client(engine, facts, "ps", "--all", *unstarted, *named)))
         for first in range(0, len(found), _AT_ONCE):
             some = found[first : first + _AT_ONCE]
             _said(client(engine, facts, "rm", "--force", "--time", "0", *some))
@@ -41,8 +46,18 @@ def forget_ended(engine: Engine, facts: HostFacts) -> int:
 
 def ended(listed: str, keeps: Callable[[int], bool]) -> list[str]:
     """Ids in lines of id and process, without those whose process `keeps` or was never started."""
-    pairs = [words for line in listed.splitlines() if len(words := line.split()) == 2]
-    return [id_ for id_, pid in pairs if pid.isdecimal() and pid != "0" and not keeps(int(pid))]
+    return [id_ for id_, pid in _pairs(listed) if pid and not keeps(pid)]
+
+
+def ids(listed: str) -> list[str]:
+    """All ids in such lines."""
+    return [id_ for id_, _ in _pairs(listed)]
+
+
+def _pairs(listed: str) -> list[tuple[str, int]]:
+    """Podman may say other things among them."""
+    words = (line.split() for line in listed.splitlines())
+    return [(w[0], int(w[1])) for w in words if len(w) == 2 and w[1].isdecimal()]
 
 
 def _keeps(pid: int) -> bool:

@@ -19,7 +19,7 @@ from pike_hpc.sandbox import (
 from pike_hpc.sandbox.command import NARROW
 from pike_hpc.sandbox.containers import CONTAIN, KEEP
 from pike_hpc.sandbox.filter import seccomp
-from pike_hpc.sandbox.leftovers import ended
+from pike_hpc.sandbox.leftovers import ended, ids
 from pike_hpc.sandbox.narrow import HAND_OVER_FD
 
 ROOT = HostFacts(
@@ -319,6 +319,7 @@ def test_a_container_needs_an_image_and_paths_that_it_does_not_split(engine):
 def test_leftovers_are_containers_whose_first_process_is_gone():
     listed = "aaa 11\nbbb 12\nccc 0\nWARN[0000] something else\nddd 13\n"
     assert ended(listed, {12}.__contains__) == ["aaa", "ddd"]
+    assert ids(listed) == ["aaa", "bbb", "ccc", "ddd"]
 
 
 def test_the_image_has_a_python_of_its_own():
