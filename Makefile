@@ -46,15 +46,15 @@ test: setup-dev ## Everything, from nothing: checks, then the whole suite
 	@.venv/bin/python -m pytest -m timed --durations=10 tests/integration tests/exploits
 	@.venv/bin/python -m pytest tests/gpu
 
-# Most of the cluster's time is waiting for Slurm: others use the cores meanwhile, but not those that
-# the image's build wants, for which the cluster's tests wait. What waits most comes first.
+# Most of the cluster's time is waiting for Slurm: others use the cores meanwhile. What waits most
+# comes first; the image is built when the others are nearly through.
 WAITING := $(patsubst %,tests/cluster/test_%.py,survival outages leases)
 test-cluster:
 	@.venv/bin/python -m pytest --durations=10 $(WAITING) \
 		$(filter-out $(WAITING),$(wildcard tests/cluster/test_*.py))
 
 test-together:
-	@nice -n 5 .venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" --durations=10 \
+	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" --durations=10 \
 		tests/integration tests/exploits
 
 check: setup-dev ## Format, lint, types, import contracts, unit and property tests
