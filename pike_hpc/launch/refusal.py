@@ -14,6 +14,7 @@ from pike_hpc.config import Resolved
 from pike_hpc.records import TryAgainLater, UsageError, encode
 
 ACCOUNTS = "sacctmgr -nP show assoc user=$USER format=account,partition,qos"
+GIVE_ACCOUNT = "submit with --account A (make: ACCOUNT=A), or write account: A in your site file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,5 +151,5 @@ def _place(resolved: Resolved, key: str) -> str:
 
 def _fix(keys: Sequence[str]) -> str:
     if "account" in keys:
-        return "submit with --account A (make: ACCOUNT=A), or write it to your own site file"
+        return GIVE_ACCOUNT
     return f"--set {keys[0]}=… tries another value, your own site file keeps it"
