@@ -131,7 +131,8 @@ def _keys(resolved: Resolved, refusal: Refusal) -> tuple[_Meaning, list[str]]:
         return _Meaning("", (), ("sbatch --help",)), keys
     meaning = next((m for m in _MEANINGS if m.words in said), _ANYTHING)
     if meaning.keys == ("account",):
-        return meaning, ["account"]
+        suffixed = refusal.kind == "worker" and resolved.site.account_gpu_suffix
+        return meaning, ["account", "account_gpu_suffix"] if suffixed else ["account"]
     if meaning.keys == ("tasks_per_job",):
         return meaning, ["agent.tasks_per_job" if refusal.kind == "agent" else "workers.count"]
     shape = encode(getattr(resolved.site, refusal.section))

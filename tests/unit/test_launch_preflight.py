@@ -271,6 +271,15 @@ def test_the_suffix_is_added_to_slurms_default_as_to_one_that_is_given(capsys, c
     ]
 
 
+def test_an_account_that_is_refused_with_the_suffix_is_told_with_it(capsys, cluster):
+    refuse(cluster, f"allocation failure: {ACCOUNT}", ["worker"])
+    _, _, err = submit(capsys, *SUFFIX)
+    assert "account = m0000 (Slurm's default for you); account_gpu_suffix = _g (--set" in err
+    refuse(cluster, f"allocation failure: {ACCOUNT}", ["agent"])
+    (cluster / "worker.refusal").unlink()
+    assert "account_gpu_suffix" not in submit(capsys, *SUFFIX)[2]
+
+
 def test_accounts_that_cannot_be_asked_stop_only_what_depends_on_the_default(capsys, cluster):
     """The controller knows the default even while the accounting daemon is down."""
     (cluster / "default-account").unlink()
