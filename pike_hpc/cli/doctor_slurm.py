@@ -18,7 +18,7 @@ from typing import Any
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor_files import skew_check
 from pike_hpc.config import Resolved, env
-from pike_hpc.launch import plan_jobs, preflight, slurm_parameters
+from pike_hpc.launch import plan_jobs, preflight, slurm_parameters, with_account
 from pike_hpc.launch.exports import handed_over
 from pike_hpc.records import PikeError, TryAgainLater
 
@@ -39,6 +39,7 @@ def slurm(resolved: Resolved) -> Check:
 
 def account(resolved: Resolved) -> Check:
     """Whether Slurm would take both kinds of jobs: account, QOS, partition, constraint, GPUs."""
+    resolved = with_account(resolved)
     run = Path(resolved.site.paths.work)
     plan = plan_jobs(resolved, run, ["1"], python=sys.executable, lib=run / "code/lib")
     try:
@@ -57,6 +58,7 @@ def on_nodes(resolved: Resolved, arguments: Sequence[str], wait_s: int) -> Itera
         arguments: of this command, for the one inside.
         wait_s: how long a job may wait for a node.
     """
+    resolved = with_account(resolved)
     kinds = ("worker", "agent") if resolved.site.agent.where == "array" else ("worker",)
     for kind in kinds:
         yield from _on_node(resolved, kind, arguments, wait_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from pike_hpc.cli import processes, slurm_jobs
@@ -25,6 +26,7 @@ from pike_hpc.launch import (
     share,
     shell_line,
     slurm_parameters,
+    with_account,
     write_grant,
     write_scripts,
 )
@@ -32,20 +34,23 @@ from pike_hpc.records import PikeError, Task, TryAgainLater, UsageError
 from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, max_array_size
 
 
-def ask_first(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> None:
-    """For a run that is not there yet: say the ceiling, then raise what Slurm refuses.
+def ask_first(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> Resolved:
+    """For a run that is not there yet: say the ceiling, then who pays and when Slurm would start.
 
-    No folder is made: it would keep the site with the mistake.
+    Returns the configuration with its account. Raises what Slurm refuses; no folder is made: it
+    would keep the site with the mistake.
     """
     plan = plan_on_paper(resolved, folder, tasks)
     print(ceiling(resolved, len(plan[1])), file=sys.stderr)
-    preflight(resolved, folder, at_slurm(resolved, plan))
+    resolved = with_account(resolved)
+    _tell(preflight(resolved, folder, at_slurm(resolved, plan)))
+    return resolved
 
 
 def submit_to_slurm(run: Run, plan: processes.Plan, tape: Tape, *, is_new: bool) -> int:
     """Start what the run lacks; nothing that lives, or may live, is started again.
 
-    Of one that `is_new` the ceiling was told before it was made.
+    Of one that `is_new` the ceiling was told, and Slurm asked, before it was made.
     """
     site = run.resolved.site
     if not is_new:
@@ -59,8 +64,8 @@ def submit_to_slurm(run: Run, plan: processes.Plan, tape: Tape, *, is_new: bool)
             )
         slurm_jobs.take_over(run)
         todo = slurm_jobs.to_submit(run, at_slurm(run.resolved, plan))
-        for line in preflight(run.resolved, run.dir, (todo.workers, todo.agents)):
-            print(line, file=sys.stderr)
+        if not is_new:
+            _tell(preflight(run.resolved, run.dir, (todo.workers, todo.agents)))
         run.mailbox.reopen()
         write_scripts(run.dir, run.resolved, plan[1][0])
         grant = _grant(run, todo, tape)
@@ -141,6 +146,7 @@ def print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int
     workers, agents = _still_missing(folder, at_slurm(resolved, plan)) if slurm else plan
     size = max_array_size() if slurm else DEFAULT_ARRAY_SIZE
     if slurm and sbatch_is_here():
+        resolved = with_account(resolved)
         try:
             lines = preflight(resolved, folder, (workers, agents))
         except PikeError as error:
@@ -186,6 +192,11 @@ def _grant(run: Run, todo: Missing, tape: Tape) -> Grant:
         python_path=env.environ().get("PYTHONPATH", ""),
         arguments=tape.arguments,
     )
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
 
 
 def _tell_where(resolved: Resolved, folder: Path) -> None:

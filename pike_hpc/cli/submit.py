@@ -70,7 +70,7 @@ def submit(options: argparse.Namespace) -> int:
         return print_plan(resolved, folder.absolute(), tasks)
     is_new = not (folder / "run.yaml").exists()
     if resolved.site.scheduler == "slurm" and is_new:
-        ask_first(resolved, folder.absolute(), tasks)
+        resolved = ask_first(resolved, folder.absolute(), tasks)
     if tape.replay is None and is_new:
         resolved = with_digest(resolved)
     if device is not None and is_new:  # no folder is made for a run that could not judge

@@ -4,13 +4,14 @@ Both ways run the same command line, `pike-hpc worker RUN` or `pike-hpc agent RU
 wrapped as submitit's CommandFunction, so that no pickled object of ours outlives an edit.
 """
 
+from pike_hpc.launch.account import with_account
 from pike_hpc.launch.code import pack_code
 from pike_hpc.launch.intents import read_intents
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run, settle
 from pike_hpc.launch.missing import Missing, missing
 from pike_hpc.launch.plan import expected_lanes, plan_jobs, ranges, slurm_parameters
-from pike_hpc.launch.preflight import default_account, preflight, sbatch_is_here
+from pike_hpc.launch.preflight import preflight, sbatch_is_here
 from pike_hpc.launch.standing import EVERY_MINUTES, scrontab_lines, shell_line, write_scripts
 from pike_hpc.launch.wave import (
     Grant,
@@ -34,7 +35,6 @@ __all__ = [
     "Missing",
     "SlurmLauncher",
     "TopUp",
-    "default_account",
     "drop_grant",
     "dry_run",
     "expected_lanes",
@@ -55,6 +55,7 @@ __all__ = [
     "slurm_parameters",
     "top_up",
     "used_hours",
+    "with_account",
     "write_grant",
     "write_scripts",
 ]

@@ -6,8 +6,6 @@ that the jobs will have, and `true` for a command. No job comes of it.
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import shutil
 import tempfile
@@ -15,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pike_hpc.config import Resolved, env
+from pike_hpc.launch.account import account_line
 from pike_hpc.launch.exports import handed_over
 from pike_hpc.launch.jobs import Job
 from pike_hpc.launch.launcher import sbatch_script
 from pike_hpc.launch.plan import slurm_parameters
-from pike_hpc.launch.refusal import ACCOUNTS, Refusal, error_of, later, passes
+from pike_hpc.launch.refusal import Refusal, error_of, later, passes
 from pike_hpc.records import TryAgainLater, without_escapes
 from pike_hpc.slurm import call, max_array_size
 
@@ -41,8 +40,8 @@ def preflight(
 
     Either may be empty, where a run has its jobs already.
 
-    Raises UsageError for what Slurm refuses, all of it in one message, TryAgainLater where Slurm
-    cannot answer.
+    Raises UsageError where Slurm wants an account and there is none, else for what Slurm refuses,
+    all of it in one message; TryAgainLater where Slurm cannot answer.
     """
     wanted = [jobs for jobs in plan if jobs]
     if not wanted:
@@ -53,6 +52,7 @@ def preflight(
             where=f"site {resolved.site.name}",
             fix="run the same command on a login node of the site",
         )
+    account = account_line(resolved)
     starts, refusals = [], []
     for jobs in wanted:
         kind = jobs[0].kind
@@ -65,7 +65,7 @@ def preflight(
             refusals.append(Refusal(kind=kind, said=said))
     if refusals:
         raise error_of(resolved, refusals)
-    return (_account(resolved), f"expected start, by Slurm's estimate: {', '.join(starts)}")
+    return (account, f"expected start, by Slurm's estimate: {', '.join(starts)}")
 
 
 def sbatch_is_here() -> bool:
@@ -118,26 +118,6 @@ def sentence(said: str) -> str:
     """Slurm's own words out of what sbatch printed: each line's, without who says it."""
     lines = [_SPEAKER.sub("", without_escapes(line).strip()) for line in said.splitlines()]
     return "; ".join(line for line in dict.fromkeys(lines) if line and not line.startswith("Try "))
-
-
-def _account(resolved: Resolved) -> str:
-    """Which account pays, in one line."""
-    given = resolved.site.account
-    if given:
-        payers = (resolved.site.account_for("worker"), resolved.site.account_for("agent"))
-        if payers[0] != payers[1]:
-            given = f"{payers[0]} for workers, {payers[1]} for agents"
-        return f"account: {given} ({resolved.sources.get('account', 'default')})"
-    default = default_account()
-    if default:
-        return f"account: {default}, Slurm's default for you; --account names another"
-    return f"account: none, and Slurm asks for none; `{ACCOUNTS}` lists yours"
-
-
-def default_account() -> str | None:
-    """The account that Slurm charges a user who names none; None where it knows of none."""
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    return _asked("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount")
 
 
 def _asked(*command: str) -> str | None:

@@ -14,6 +14,7 @@ from pike_hpc.config import Resolved
 from pike_hpc.records import TryAgainLater, UsageError, encode
 
 ACCOUNTS = "sacctmgr -nP show assoc user=$USER format=account,partition,qos"
+GIVE_ACCOUNT = "submit with --account A (make: ACCOUNT=A), or write account: A in your site file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,8 @@ def _keys(resolved: Resolved, refusal: Refusal) -> tuple[_Meaning, list[str]]:
         return _Meaning("", (), ("sbatch --help",)), keys
     meaning = next((m for m in _MEANINGS if m.words in said), _ANYTHING)
     if meaning.keys == ("account",):
-        return meaning, ["account"]
+        suffixed = refusal.kind == "worker" and resolved.site.account_gpu_suffix
+        return meaning, ["account", "account_gpu_suffix"] if suffixed else ["account"]
     if meaning.keys == ("tasks_per_job",):
         return meaning, ["agent.tasks_per_job" if refusal.kind == "agent" else "workers.count"]
     shape = encode(getattr(resolved.site, refusal.section))
@@ -150,5 +152,5 @@ def _place(resolved: Resolved, key: str) -> str:
 
 def _fix(keys: Sequence[str]) -> str:
     if "account" in keys:
-        return "submit with --account A (make: ACCOUNT=A), or write it to your own site file"
+        return GIVE_ACCOUNT
     return f"--set {keys[0]}=… tries another value, your own site file keeps it"

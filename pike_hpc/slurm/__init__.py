@@ -2,6 +2,7 @@
 
 from pike_hpc.slurm.commands import (
     DEFAULT_ARRAY_SIZE,
+    accounts_enforced,
     ask,
     call,
     cancel,
@@ -18,6 +19,7 @@ __all__ = [
     "GONE",
     "UNKNOWN",
     "JobState",
+    "accounts_enforced",
     "array_of",
     "ask",
     "call",

@@ -27,6 +27,10 @@ _OPTIONS = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_")
 
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*([0-9]+)\s*$", re.MULTILINE)
 
+_ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*(\S+)\s*$", re.MULTILINE)
+_WANT_ACCOUNTS = {"all", "associations", "limits", "qos", "safe", "wckeys"}
+"""Of its values those that are, or bring with them, associations."""
+
 _LEFT = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 """As squeue writes a time: 1-00:00:00, 2:00:00, 30:00."""
 
@@ -69,6 +73,12 @@ def max_array_size() -> int:
     """How many tasks an array may have here."""
     match = _ARRAY_SIZE.search(call("scontrol", "show", "config").stdout)
     return max(int(match[1]), 1) if match else DEFAULT_ARRAY_SIZE
+
+
+def accounts_enforced() -> bool:
+    """Whether a job needs an account; not so where Slurm can't be asked."""
+    match = _ENFORCED.search(call("scontrol", "show", "config").stdout)
+    return bool(match and _WANT_ACCOUNTS & set(match[1].lower().split(",")))
 
 
 def find(name: str, since: float) -> str | None:

@@ -2,6 +2,9 @@
 
 `queue` is what squeue prints and `accounts` what sacct does, `used` what it says of times; sbatch
 adds to the queue and to `names`, and scancel changes the queue.
+`default-account` is what sacctmgr prints, and without that file it fails. `enforce` is what Slurm's
+configuration wants of accounts. `tested` has the kind of each `sbatch --test-only`, `charged` the
+account of each job.
 A file `squeue-down` or `sacct-down` makes that program fail as with its daemon down.
 """
 
@@ -10,15 +13,18 @@ from pathlib import Path
 SCRIPTS = {
     "srun": "exit 1",
     "sinfo": "exit 1",
-    "sacctmgr": "exit 1",
+    "sacctmgr": "cat default-account",
     "sbatch": """
-case "$*" in *--test-only*) exit 0;; esac
 for script; do :; done
+case "$*" in
+*--test-only*) sed -n 's/^#SBATCH --job-name=pike-//p' "$script" >> tested; exit 0;;
+esac
 if [ -e full ]; then echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; fi
 job=$(($(wc -l < submitted) + 1))
 tasks=$(sed -n 's/^#SBATCH --array=//p' "$script")
 name=$(sed -n 's/^#SBATCH --job-name=//p' "$script")
 echo "${name%-*} $tasks" >> submitted
+echo "${name%-*} $(sed -n 's/^#SBATCH --account=//p' "$script")" >> charged
 echo "$name $job" >> names
 echo "$job${tasks:+_[$tasks]}|PENDING|Priority" >> queue
 echo "Submitted batch job $job"
@@ -43,8 +49,14 @@ if [ -e squeue-down ]; then
 fi
 for job; do sed -i "s/^\\($job[^0-9|]*[^|]*\\)|[A-Z]*|.*/\\1|CANCELLED|None/" queue; done
 """,
-    "scontrol": 'echo "MaxArraySize            = $(cat array-size)"',
+    "scontrol": """
+echo "AccountingStorageEnforce = $(cat enforce)"
+echo "MaxArraySize            = $(cat array-size)"
+""",
 }
+
+WRITTEN = ("submitted", "asked", "names", "tested", "charged")
+"""Files that the programs add lines to."""
 
 
 class FakeSlurm:
@@ -56,9 +68,10 @@ class FakeSlurm:
         self.programs.mkdir()
         for name, script in SCRIPTS.items():
             self.program(name, f"cd '{self.folder}' || exit 1\n{script}")
-        for name in ("queue", "accounts", "submitted", "asked", "names", "used"):
+        for name in ("queue", "accounts", "used", *WRITTEN):
             self.put(name, "")
         self.put("array-size", "1001\n")
+        self.put("enforce", "none\n")
 
     def program(self, name: str, script: str) -> None:
         path = self.programs / name

@@ -104,7 +104,7 @@ def test_a_controller_that_is_down_is_for_later(slurm, submit):
 def test_the_dry_run_shows_account_and_start(slurm, submit):
     done = submit("--dry-run")
     assert done.returncode == 0
-    assert "# account: m0000, Slurm's default for you" in done.stdout
+    assert "# account: m0000 (Slurm's default for you)\n" in done.stdout
     assert "# expected start, by Slurm's estimate: workers 20" in done.stdout
     assert slurm.run("squeue", "-h") == ""
 

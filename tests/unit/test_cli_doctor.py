@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from builders.slurm_run import SITE, scripted_cluster
 
 from pike_hpc.cli import doctor_here
 from pike_hpc.cli.check import Check, tried
@@ -21,7 +22,7 @@ from pike_hpc.cli.doctor_files import (
     skew_check,
 )
 from pike_hpc.cli.doctor_node import driver_check, visible
-from pike_hpc.cli.doctor_slurm import srun
+from pike_hpc.cli.doctor_slurm import account, on_nodes, srun
 from pike_hpc.cli.judging_torch import inside
 from pike_hpc.records import UsageError
 
@@ -187,3 +188,15 @@ def test_the_torch_that_judges_is_the_images(site, torch, state, says) -> None:
     compiler = doctor_here.compiler(resolved)
     assert compiler.state == "warn"
     assert compiler.detail == "in the image: no g++, headers of Python"
+
+
+def test_slurms_default_pays_for_what_doctor_asks_as_it_would_for_a_run(tmp_path, monkeypatch):
+    cluster = scripted_cluster(tmp_path, monkeypatch)
+    cluster.put("default-account", "m0000\n")
+    cluster.program("srun", f"echo \"$*\" | grep -o 'account=[^ ]*' >> '{cluster.folder}/charged'")
+    (tmp_path / "here.yaml").write_text(SITE + "account_gpu_suffix: _g\n")
+    (tmp_path / "runs").mkdir()
+    site = any_work("here.yaml")
+    assert account(site).detail.startswith("account: m0000_g for workers, m0000 for agents (Slurm")
+    assert [check.name for check in on_nodes(site, (), 1)] == ["worker: node", "agent: node"]
+    assert cluster.lines("charged") == ["account=m0000_g", "account=m0000"]

@@ -11,6 +11,7 @@ from pike_hpc.cli import main
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
 from pike_hpc.launch import preflight
+from pike_hpc.launch.refusal import ACCOUNTS
 
 WORKFLOW = """
 schema_version: 1
@@ -34,11 +35,17 @@ echo "sbatch: Job 7 to start at 2026-11-22T02:0${#kind}:00 using 2 processors" \
 STARTS = "workers 2026-11-22T02:06:00, agents 2026-11-22T02:05:00"
 
 SACCTMGR = """#!/bin/sh
-case "$*" in *flags*) cat "$(dirname "$0")/flags";; *) cat "$(dirname "$0")/default-account";; esac
+cd "$(dirname "$0")"
+case "$*" in *flags*) cat flags;; *) cat default-account;; esac
 """
 
 SINFO = """#!/bin/sh
 cat "$(dirname "$0")/limit"
+"""
+
+SCONTROL = """#!/bin/sh
+echo "AccountingStorageBackupHost = (null)"
+echo "AccountingStorageEnforce = $(cat "$(dirname "$0")/enforce")"
 """
 
 
@@ -53,9 +60,11 @@ def cluster(tmp_path, monkeypatch):
     """A folder on PATH with an sbatch that takes everything but what a KIND.refusal says."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, text in (("sbatch", SBATCH), ("sacctmgr", SACCTMGR), ("sinfo", SINFO)):
+    scripts = {"sbatch": SBATCH, "sacctmgr": SACCTMGR, "sinfo": SINFO, "scontrol": SCONTROL}
+    for name, text in scripts.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
+    (folder / "enforce").write_text("none\n")
     (folder / "default-account").write_text("m0000\n")
     (folder / "flags").write_text("\n")
     (folder / "limit").write_text("infinite\n")
@@ -80,7 +89,7 @@ def refuse(cluster, said, kinds=("worker", "agent")):
 
 
 MEANINGS = f"""
-{ACCOUNT} | worker | account is not set | sacctmgr -nP show assoc
+{ACCOUNT} | worker | account = m0000 (Slurm's default for you) | sacctmgr -nP show assoc
 Invalid qos specification | worker | worker_job.qos = preempt ( | sacctmgr -nP show assoc
 Invalid qos specification | agent | agent.qos = regular ( | sacctmgr -nP show assoc
 invalid partition specified: cpu; {PARTITION} | agent | agent.partition = cpu ( | sinfo -o
@@ -186,7 +195,7 @@ def test_the_dry_run_shows_account_and_start_and_asks_for_the_very_options(capsy
     code, out, _ = submit(capsys, "--dry-run")
     assert code == 0
     assert f"# expected start, by Slurm's estimate: {STARTS}\n" in out
-    assert "# account: m0000, Slurm's default for you" in out
+    assert "# account: m0000 (Slurm's default for you)\n" in out
     assert all("--test-only" in call for call in (cluster / "calls").read_text().splitlines())
     asked = (cluster / "worker.sh").read_text()
     wanted = [line for line in out.splitlines() if line.startswith("#SBATCH")]
@@ -218,7 +227,69 @@ def test_the_dry_run_needs_no_slurm(capsys, cluster, monkeypatch):
     assert "account" not in out
 
 
-def test_without_any_account_that_is_said(capsys, cluster):
+@pytest.mark.parametrize("enforced", ["none", "nojobs,nosteps"])
+def test_without_any_account_that_is_said_where_none_is_wanted(capsys, cluster, enforced):
     (cluster / "default-account").write_text("\n")
-    _, out, _ = submit(capsys, "--dry-run")
+    (cluster / "enforce").write_text(f"{enforced}\n")
+    code, out, _ = submit(capsys, "--dry-run")
+    assert code == 0
     assert "# account: none, and Slurm asks for none; `sacctmgr" in out
+
+
+@pytest.mark.parametrize(
+    "enforced", ["associations", "associations,limits,qos,safe", "nosteps,qos", "wckeys", "ALL"]
+)
+def test_without_any_account_where_one_is_wanted_nothing_is_tried(capsys, cluster, enforced):
+    (cluster / "default-account").write_text("\n")
+    (cluster / "enforce").write_text(f"{enforced}\n")
+    code, out, err = submit(capsys)
+    assert (code, out) == (2, "")
+    ceiling, what, *more = err.splitlines()
+    assert ceiling.startswith("ceiling: ")
+    assert "Slurm wants an account for every job and has no default for you" in what
+    assert f"`{ACCOUNTS}`" in "\n".join(more)
+    assert "--account A (make: ACCOUNT=A), or write account: A in your site file" in more[-1]
+    assert not (cluster / "calls").exists()
+    assert not Path("run").exists()
+    assert submit(capsys, "--dry-run", "--account", "m1")[1].count("# account: m1 (--account)") == 1
+
+
+SUFFIX = ("--set", "account_gpu_suffix=_g")
+
+
+def test_the_suffix_is_added_to_slurms_default_as_to_one_that_is_given(capsys, cluster):
+    code, out, _ = submit(capsys, "--dry-run", *SUFFIX)
+    assert code == 0
+    wanted = "# account: m0000_g for workers, m0000 for agents (Slurm's default for you)\n"
+    assert wanted in out
+    worker, agent = ((cluster / f"{kind}.sh").read_text() for kind in ("worker", "agent"))
+    assert "#SBATCH --account=m0000_g\n" in worker
+    assert "#SBATCH --account=m0000\n" in agent
+    assert [line for line in out.splitlines() if line.startswith("#SBATCH --account")] == [
+        "#SBATCH --account=m0000_g",
+        "#SBATCH --account=m0000",
+    ]
+
+
+def test_an_account_that_is_refused_with_the_suffix_is_told_with_it(capsys, cluster):
+    refuse(cluster, f"allocation failure: {ACCOUNT}", ["worker"])
+    _, _, err = submit(capsys, *SUFFIX)
+    assert "account = m0000 (Slurm's default for you); account_gpu_suffix = _g (--set" in err
+    refuse(cluster, f"allocation failure: {ACCOUNT}", ["agent"])
+    (cluster / "worker.refusal").unlink()
+    assert "account_gpu_suffix" not in submit(capsys, *SUFFIX)[2]
+
+
+def test_accounts_that_cannot_be_asked_stop_only_what_depends_on_the_default(capsys, cluster):
+    """The controller knows the default even while the accounting daemon is down."""
+    (cluster / "default-account").unlink()
+    (cluster / "enforce").write_text("associations\n")
+    code, out, _ = submit(capsys, "--dry-run")
+    assert f"# expected start, by Slurm's estimate: {STARTS}\n" in out
+    assert "# account: Slurm's default for you; which one that is cannot be asked now\n" in out
+    code, _, err = submit(capsys, *SUFFIX)
+    assert code == 75
+    assert "Slurm does not tell your default now" in err
+    assert not Path("run").exists()
+    _, out, _ = submit(capsys, "--dry-run", *SUFFIX, "--account", "m1")
+    assert "# account: m1_g for workers, m1 for agents (--account)\n" in out
