@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pike_hpc.agent import active_seconds
-from pike_hpc.cli.last_words import words_of
+from pike_hpc.cli.last_words import never_began, words_of
 from pike_hpc.cli.processes import agents_of
 from pike_hpc.cli.room import no_room
 from pike_hpc.cli.run import Run
@@ -135,14 +135,26 @@ def _notes(run: Run, known: Known) -> list[str]:
     notes = []
     for kind in ("agent", "worker"):
         failed = [r.job_id for r, s in known if r.kind == kind and s.word == "FAILED"]
-        said = words_of(run.dir, failed[-1]) if failed else None
-        if said is not None:
-            message = " ".join(without_escapes(said.message).split())
-            notes.append(f"{kind} job {failed[-1]} failed: {message[:_NOTE]}")
+        message = _why_failed(run, failed[-1]) if failed else None
+        if message is not None:
+            notes.append(f"{kind} job {failed[-1]} failed{message}")
     why = read_why(run)
     notes += [f"no worker is started: {why[:_NOTE]}"] if why else []
     full = no_room(run.dir)
     return [*notes, full] if full else notes
+
+
+def _why_failed(run: Run, job_id: str) -> str | None:
+    """What follows `failed` in a note; None where the job has a log and no last words in it."""
+    if never_began(run.dir, job_id):
+        return (
+            f" and left no log: its node may not see {run.dir}; "
+            f"to find out: pike-hpc doctor --site {run.resolved.site.name}"
+        )
+    said = words_of(run.dir, job_id)
+    if said is None:
+        return None
+    return ": " + " ".join(without_escapes(said.message).split())[:_NOTE]
 
 
 def _slurm_lines(jobs: list[dict[str, Any]]) -> list[str]:

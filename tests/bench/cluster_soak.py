@@ -48,7 +48,8 @@ SETTINGS = (
     "worker_job.extra={signal: TERM@1}",
     "agent.tasks_per_job=15",
 )
-NODES = ("c1", "c2")
+WORKERS_NODES = ("c1", "c2")
+AGENTS_NODES = ("c3", "c4")
 PAUSE_S = (1.0, 6.0)
 """Between two disturbances."""
 FROZEN_S = (5.0, 40.0)
@@ -65,7 +66,8 @@ class Disturber:
         self.hits = Counter()
         self.ways = {
             "preempted": self.preempt,
-            "node_down": self.set_down,
+            "node_down": lambda: self.set_down(WORKERS_NODES),
+            "agents_node_down": lambda: self.set_down(AGENTS_NODES),
             "worker_killed": lambda: self.kill("workers"),
             "agent_killed": lambda: self.kill("agents"),
             "worker_frozen": self.freeze,
@@ -81,14 +83,14 @@ class Disturber:
 
     def preempt(self):
         """A job of a better QOS takes a node for a moment."""
-        node = self._rng.choice(NODES)
+        node = self._rng.choice(WORKERS_NODES)
         there = self._slurm.run("squeue", "-h", "-t", "R", "-o", "%q", f"--nodelist={node}")
         self._slurm.submit("sleep 1", "-p", "gpu", f"--nodelist={node}", "--exclusive")
         return "preempt" in there.split()
 
-    def set_down(self):
-        """As when a node answers no more."""
-        node = self._rng.choice(NODES)
+    def set_down(self, nodes):
+        """As when one of them answers no more, while what ran there runs on."""
+        node = self._rng.choice(nodes)
         there = self._slurm.run("squeue", "-h", "-t", "R", f"--nodelist={node}")
         with self._slurm.down(node):
             time.sleep(self._rng.uniform(*DOWN_S))
@@ -216,7 +218,7 @@ def main():
             figures = soak(folder, asked.minutes, random.Random(asked.seed))
         finally:
             slurm.administer("scancel", f"--user={USER}")
-            for node in NODES:
+            for node in (*WORKERS_NODES, *AGENTS_NODES):
                 slurm.administer("sh", "-c", f"scontrol update nodename={node} state=resume || :")
     head = stamp.stamp("cluster_soak", MODULES)
     stamp.write({**head, "seed": asked.seed, **figures}, asked.out)

@@ -49,11 +49,22 @@ class Rehearsal:
 
     def workers(self) -> dict[str, str]:
         """State of each worker job by its id."""
-        return {j["job_id"]: j["state"] for j in self.status()["jobs"] if j["kind"] == "worker"}
+        return self._states("worker")
+
+    def agents(self) -> dict[str, str]:
+        """State of each agent job by its id."""
+        return self._states("agent")
+
+    def _states(self, kind: str) -> dict[str, str]:
+        return {j["job_id"]: j["state"] for j in self.status()["jobs"] if j["kind"] == kind}
 
     def judged(self, **env: str) -> int:
         """Verdicts journalled so far."""
-        return sum(task["judged"] for task in self.status(**env)["tasks"])
+        return sum(self.judged_by_task(**env))
+
+    def judged_by_task(self, **env: str) -> list[int]:
+        """The same of each task, in the run's order."""
+        return [task["judged"] for task in self.status(**env)["tasks"]]
 
     def judged_more(self, *, than: int, within_s: float = 120) -> None:
         """Wait for that."""

@@ -160,6 +160,97 @@ def test_a_candidate_reaches_nobody_on_its_own_machine(judge, listeners, engine,
     assert left(judge, engine, contained) == []
 
 
+PRIES = """
+import glob, os
+
+MARK, HIDDEN, TOP = {mark!r}, {hidden!r}, {top!r}
+
+
+def told(path):
+    try:
+        if os.path.islink(path):
+            return os.readlink(path)
+        with open(path, "rb") as file:
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def pry():
+    yield from (path for path in HIDDEN if os.path.lexists(path))
+    for name in ("environ", "cmdline", "mountinfo", "maps", "cwd", "root", "exe", "fd/*"):
+        for path in glob.glob("/proc/[0-9]*/" + name):
+            if MARK in told(path):
+                yield path
+    for folder, folders, files in os.walk(TOP):
+        if folder == "/":
+            folders[:] = {{*folders}} - {{"proc", "sys"}}
+        if MARK in folder or {{"FORMAT", "cur"}} <= {{*folders, *files}}:
+            yield folder
+
+
+SEEN = list(pry())
+if SEEN:
+    raise RuntimeError(f"saw {{SEEN}}")
+"""
+WORKFLOW = """
+schema_version: 1
+name: pried
+tasks: {path: tasks}
+search: {strategy: rules}
+evaluate: {devices: [cpu], min_isolation: L3}
+workers: {count: 1, max_idle_s: 1}
+"""
+ONE_REQUEST = """
+import os, subprocess, sys
+from pathlib import Path
+from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.config import env, resolve
+from pike_hpc.records import EvalRequest, to_json
+
+folder, workflow, candidate, *sets = sys.argv[1:]
+given = {"environ": dict(os.environ), "sites_dir": env.sites_dir({}), "sets": sets}
+resolved = resolve(Path(workflow), "local", **given)
+tasks, _ = tasks_of(resolved)
+run = Run.create(Path(folder), resolved, tasks)
+request = EvalRequest(
+    task=tasks[0],
+    candidate_source=Path(candidate).read_text(),
+    device_kind=run.device_kind,
+    image_digest="i",
+    min_isolation="L3",
+)
+assert run.mailbox.put(request)
+subprocess.run([sys.executable, "-m", "pike_hpc", "worker", folder], check=True)
+print(to_json(run.mailbox.results([request.request_id])[request.request_id]))
+"""
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "podman"])
+def test_a_candidate_finds_no_mailbox_while_a_worker_judges_it(judge, engine, contained):
+    """The run is the same user's, and its request lies there: nothing inside leads to it."""
+    mark = f"pried-run-{engine}"
+    run = judge.folder / mark
+    hidden = [str(run), f"{run}/run.yaml", f"{run}/mailbox", f"{run}/mailbox/cur"]
+    judge.run("mkdir", "-p", "tasks")
+    judge.write("tasks/1_Layer.py", SOURCE)
+    inside = judge.write("pries.py", PRIES.format(mark=mark, hidden=hidden, top="/") + HONEST)
+    engine_and_image = (f"container.engine={engine}", f"container.image={contained}")
+    argv = (str(run), judge.write("workflow.yaml", WORKFLOW), inside, *engine_and_image)
+    said = judge.run(judge.python, judge.write("one.py", ONE_REQUEST), *argv, timeout_s=400)
+    verdict = json.loads(said)
+    assert verdict["status"] == "PASSED", verdict["message"] + verdict["log_tail"]
+    assert (verdict["isolation"]["engine"], verdict["isolation"]["level"]) == (engine, "L3")
+    # The same out here finds each of these, so that it would have in there.
+    top = str(judge.folder)
+    outside = judge.write("pries_here.py", PRIES.format(mark=mark, hidden=hidden, top=top))
+    found = judge.tried(
+        "env", f"PRIED={run}", "sh", "-c", f"cd {run} && exec {judge.python} {outside} 3< run.yaml"
+    ).stderr
+    for place in (*hidden, "/environ", "/cwd", "/fd/3"):
+        assert f"{place}'" in found, found
+
+
 OPEN = {
     "apptainer": {"processes", "scratch", "memory_together", "memory_in_files"},
     "podman": {"processes", "memory_together", "memory_in_files"},

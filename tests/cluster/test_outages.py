@@ -1,4 +1,4 @@
-"""What a run needs is gone for a while: Slurm's daemons, or the room for its files."""
+"""What a run needs is gone for a while: Slurm's daemons, its folder, or room for its files."""
 
 import pytest
 from builders.devcluster import await_that
@@ -45,3 +45,21 @@ def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(slurm, rehearsal, u
         assert said not in rehearsal.status()["notes"]
         jobs = [job for job in rehearsal.status()["jobs"] if job["kind"] == "agent"]
         assert [job["job_id"] for job in jobs] == agent, "it waited"
+
+
+def test_status_says_that_the_node_of_a_job_may_not_see_the_run_folder(slurm, rehearsal):
+    """Every node of the rig sees what we see: the folder has another name while the jobs start."""
+    held = ("worker_job.extra={hold: true}", "agent.extra={hold: true}")
+    rehearsal.submit(*held, "workers.count=1")
+    jobs = {job["kind"]: job["job_id"] for job in rehearsal.status()["jobs"]}
+    slurm.run("mv", "run", "elsewhere")
+    slurm.run("scontrol", "release", *jobs.values())
+    for job in jobs.values():
+        slurm.reaches(job, "FAILED", within_s=30)
+    slurm.run("mv", "elsewhere", "run")
+    hint = (
+        f"its node may not see {slurm.folder}/run; to find out: pike-hpc doctor --site devcluster"
+    )
+    assert rehearsal.status()["notes"] == [
+        f"{kind} job {jobs[kind]} failed and left no log: {hint}" for kind in ("agent", "worker")
+    ]

@@ -1,4 +1,4 @@
-"""A run on a real Slurm that loses its workers, its nodes and its submitter ends like no other.
+"""A run on a real Slurm that loses workers, agents, nodes and its submitter ends like any other.
 
 Its verdicts are made up (device `simulated`) and cost a second each; everything else is real. What
 it should end like is the same workflow walked through in one process, without Slurm.
@@ -62,6 +62,28 @@ def test_who_does_not_leave_when_preempted_costs_one_evaluation(slurm, rehearsal
     assert "PREEMPTED" in said
     assert "leaves: SIGTERM" not in rehearsal.log()
     assert rehearsal.log().count("requests of lost workers are in the queue again") == 1
+
+
+def test_an_agent_that_loses_its_node_goes_on_at_another(slurm, rehearsal, undisturbed):
+    """What it had journalled stands; the agent of the other task never notices."""
+    half = ("sleep 600", "-p", "cpu", "-c", "2", "-t", "9")  # so that each node has room for one
+    busy = [slurm.submit(*half, f"--nodelist={node}") for node in ("c3", "c4")]
+    for job in busy:
+        slurm.reaches(job, "RUNNING")
+    rehearsal.submit("agent.tasks_per_job=1", "agent.cpus=2")
+    await_that(lambda: sorted(rehearsal.agents().values()), ["RUNNING"] * 2)
+    slurm.run("scancel", *busy)
+    await_that(lambda: min(rehearsal.judged_by_task()) > 0, True)
+    one, other = sorted(rehearsal.agents(), key=int_of)
+    node, nodes = slurm.node(one), slurm.node(other)
+    assert {node, nodes} == {"c3", "c4"}
+    slurm.cut_power(one)
+    with slurm.down(node):
+        slurm.reaches(one, "PENDING", restarts=1)
+        rehearsal.ends_like(undisturbed)
+    lost_and_moved = [["COMPLETED", nodes], ["NODE_FAIL", node]]
+    slurm.await_accounts(one, "State,NodeList", lost_and_moved, "--duplicates")
+    slurm.await_accounts(other, "State,NodeList", [["COMPLETED", nodes]], "--duplicates")
 
 
 def test_a_worker_whose_walltime_is_nearly_over_claims_nothing(rehearsal):

@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 
 import pytest
 from builders.slurm_run import SUBMIT, scripted_cluster
@@ -169,6 +170,23 @@ def test_status_shows_what_a_failed_job_said(cluster, pike, tmp_path):
     assert status(pike)[0]["notes"] == [said]
 
 
+def test_status_says_that_the_node_of_a_failed_job_without_a_log_may_not_see_the_run(
+    cluster, pike, tmp_path
+):
+    pike(*SUBMIT)
+    cluster.put("queue", "1_0|FAILED|RaisedSignal:53(Real-time_signal_19)\n1_[1-3]|PENDING|None\n")
+    cluster.put("accounts", "2_0|CANCELLED\n2_1|NODE_FAIL\n2_2|FAILED\n")
+    hint = (
+        f"failed and left no log: its node may not see {tmp_path / 'run'}; "
+        "to find out: pike-hpc doctor --site here"
+    )
+    assert status(pike)[0]["notes"] == [f"agent job 1_0 {hint}", f"worker job 2_2 {hint}"]
+    assert f"           worker job 2_2 {hint}" in pike("status", "run")[1]
+    for job in ("1_0", "2_2"):  # a job that Slurm could begin has a file, however little it said
+        (tmp_path / f"run/slurm/{job}_0_log.out").touch()
+    assert status(pike)[0]["notes"] == []
+
+
 def test_status_is_right_without_any_daemon(cluster, pike):
     pike(*SUBMIT)
     cluster.put("squeue-down")
@@ -199,7 +217,8 @@ def test_an_agent_on_another_node_is_at_work_while_it_gives_signs_of_life(
     log = run.dir / "logs" / "agent-other-7-1.log"
     log.touch()
     assert state_and_agents(pike) == ("running", [("alive", 0)])
-    assert "  agents   other process 7 alive (0 s ago)" in pike("status", "run")[1]
+    said = "\n".join(pike("status", "run")[1])
+    assert re.search(r"^  agents   other process 7 alive \(\d s ago\)$", said, re.M)
     os.utime(log, (0, 0))
     state, ((found, age_s),) = state_and_agents(pike)
     assert (state, found) == ("paused", "lost")
