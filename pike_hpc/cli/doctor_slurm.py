@@ -80,7 +80,7 @@ def allocation(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name.replace("_", "-"): value
         for name, value in given.items()
-        if name not in (*own, "stderr_to_stdout")
+        if name not in (*own, "stderr_to_stdout", "array_parallelism")
     }
 
 

@@ -103,6 +103,8 @@ class AgentJob:
     constraint: str | None = None
     partition: str | None = None
     tasks_per_job: Positive = 10
+    at_once: Positive | None = None
+    """How many jobs of one array may run at a time; all where it is None."""
     extra: Mapping[str, Scalar] = field(default_factory=dict)
     """Further sbatch options, such as {mem: 4G}."""
 

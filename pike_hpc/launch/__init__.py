@@ -6,6 +6,7 @@ wrapped as submitit's CommandFunction, so that no pickled object of ours outlive
 
 from pike_hpc.launch.account import with_account
 from pike_hpc.launch.code import pack_code
+from pike_hpc.launch.exports import key_names
 from pike_hpc.launch.intents import read_intents
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run, settle
@@ -39,6 +40,7 @@ __all__ = [
     "dry_run",
     "expected_lanes",
     "granted_hours",
+    "key_names",
     "missing",
     "pack_code",
     "plan_jobs",

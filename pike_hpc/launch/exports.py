@@ -48,7 +48,7 @@ def exports(resolved: Resolved, kind: str) -> tuple[str, ...]:
 
 
 def key_names(resolved: Resolved) -> set[str]:
-    """The variables that hold keys of a run's models."""
+    """The variables that hold keys of a run's models; RUN/code/keys.txt names them, too."""
     return {m.key_env for m in resolved.workflow.models.values() if m.key_env}
 
 

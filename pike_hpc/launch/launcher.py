@@ -108,7 +108,7 @@ class SlurmLauncher:
         try:
             executor = submitit.SlurmExecutor(self._run_dir / "slurm", max_num_timeout=_TIMEOUTS)
             named = {**self._parameters, "job_name": intent.name}
-            executor.update_parameters(**_all_at_once(named, len(jobs)))
+            executor.update_parameters(**_completed(named, len(jobs)))
             theirs = handed_over(env.environ(), jobs[0].exports, jobs[0].unset)
             with env.replaced(theirs), executor.batch():
                 started = [executor.submit(_command(job)) for job in jobs]
@@ -215,7 +215,7 @@ def sbatch_script(run_dir: Path, command: str, count: int, parameters: Mapping[s
         command=command,
         folder=run_dir / "slurm",
         map_count=count if count > 1 else None,
-        **_all_at_once(parameters, count),
+        **_completed(parameters, count),
     )
     return text
 
@@ -236,12 +236,12 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _all_at_once(parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The parameters, no throttle, and no wckey, which sites that check it would refuse.
+def _completed(parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The parameters, no throttle but theirs, and no wckey, which sites that check it would refuse.
 
     submitit would let 256 tasks run at a time, and names a wckey of its own.
     """
-    return {"wckey": None, **parameters, "array_parallelism": count}
+    return {"wckey": None, "array_parallelism": count, **parameters}
 
 
 def _command(job: Job) -> Callable[[], str]:

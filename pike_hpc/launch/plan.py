@@ -120,9 +120,10 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         "srun_args": [f"--cpus-per-task={shape.cpus}"],
         "additional_parameters": {"signal": SIGNAL, **shape.extra},
     }
-    if kind == "worker":
-        if site.worker_job.gres:
-            parameters["gres"] = site.worker_job.gres
-        elif site.worker_job.gpus:
-            parameters["gpus_per_node"] = site.worker_job.gpus
+    if kind == "agent":
+        parameters["array_parallelism"] = site.agent.at_once
+    elif site.worker_job.gres:
+        parameters["gres"] = site.worker_job.gres
+    elif site.worker_job.gpus:
+        parameters["gpus_per_node"] = site.worker_job.gpus
     return {key: value for key, value in parameters.items() if value is not None}

@@ -45,6 +45,11 @@ def test_a_second_submit_starts_nothing_and_says_what_is_there(cluster, pike):
     assert len(cluster.lines("submitted")) == 2
 
 
+def test_agents_run_as_many_at_a_time_as_the_site_says_and_workers_all(cluster, pike):
+    assert pike(*SUBMIT, "--set", "agent.at_once=2")[0] == 0
+    assert cluster.lines("submitted") == ["pike-agent 0-3%2", "pike-worker 0-2%3"]
+
+
 def test_only_what_is_missing_is_started(cluster, pike):
     pike(*SUBMIT)
     cluster.put("queue", "1_[0,2]|PENDING|Priority\n1_1|RUNNING|None\n2_1|RUNNING|None\n")

@@ -52,6 +52,7 @@ def test_what_is_optional_has_a_default(tmp_path: Path) -> None:
         (SMALLEST + "container: {engine: singularity}\n", 5, "'singularity' is not valid"),
         (SMALLEST + "container: {engine: apptainer}\n", 5, "image is required"),
         (SMALLEST + "agent: {where: array}\n", 5, "needs scheduler slurm"),
+        (SMALLEST + "agent: {at_once: 0}\n", 5, "less than 1"),
         (SMALLEST + "setup: module load python\n", 5, "expected a list"),
         (SMALLEST + "account: 1234\n", 5, "expected text"),
         (SMALLEST + "sources: {worker_job.qso: x}\n", 5, "no key 'worker_job.qso'"),

@@ -18,7 +18,11 @@ WORKFLOW = """
 schema_version: 1
 name: by-hand
 tasks: {suite: level3-pike, ids: "1-50"}
-search: {strategy: rules}
+search: {strategy: pike_b}
+budget: {max_usd: 1}
+models:
+  optimise: {provider: openai, model: some-model, key_env: OF_THE_PROFILE}
+  fix: {provider: openai, model: some-model, key_env: OF_THE_SETUP}
 """
 
 SITE = """
@@ -29,7 +33,7 @@ paths: {work: "runs"}
 account: m1
 worker_job: {gpus: 2, cpus: 16, walltime_minutes: 720, qos: q, constraint: c, partition: p}
 agent: {where: array, cpus: 2, walltime_minutes: 1440, qos: q, constraint: c, partition: p}
-setup: ["export SET_UP=yes", "set_up_is_called() { :; }"]
+setup: ["export SET_UP=yes OF_THE_SETUP=sk-2", "set_up_is_called() { :; }"]
 """
 
 OF_THE_SITE = {"account", "qos", "constraint", "partition", "gpus-per-node", "output", "array"}
@@ -37,6 +41,7 @@ OF_THE_SITE = {"account", "qos", "constraint", "partition", "gpus-per-node", "ou
 
 ECHO = """#!/bin/sh
 echo "$SET_UP $PYTHONUNBUFFERED $PYTHONPATH"
+echo "keys: $OF_THE_PROFILE $OF_THE_SETUP"
 for word; do echo "$word"; done
 """
 
@@ -73,7 +78,7 @@ def plan(run, resolved, python):
 def by_hand(script, *arguments, **env):
     return subprocess.run(
         ["bash", JOBS / script, *map(str, arguments)],
-        env={"PATH": "/usr/bin:/bin", **env},
+        env={"PATH": "/usr/bin:/bin", "OF_THE_PROFILE": "sk-1", **env},
         capture_output=True,
         text=True,
         check=False,
@@ -105,10 +110,10 @@ def test_its_options_are_the_launchers(
 
 
 def words_of(job):
-    """What the stand-in for Python prints for the command of a job."""
-    assert job.command[0] == "env"
-    env = dict(word.split("=", 1) for word in job.command[1:] if re.match(r"[A-Z]+=", word))
-    return [f"yes {env['PYTHONUNBUFFERED']} {env['PYTHONPATH']}", *job.argv[1:]]
+    """What the stand-in for Python prints for the launcher's command of a job."""
+    env = {"SET_UP": "yes", "OF_THE_PROFILE": "sk-1", "OF_THE_SETUP": "sk-2"}
+    done = subprocess.run(job.command, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def test_its_setup_lines_and_commands_are_the_launchers(run, resolved, plan):
@@ -130,13 +135,39 @@ def test_the_analysis_has_the_same_setup_and_code(run, resolved, plan):
     write_scripts(run.dir, resolved, plan[1][0])
     done = by_hand("analysis.sbatch", run.dir, "/other")
     wanted = ["-P", "-m", "pike_hpc", "report", str(run.dir), "/other"]
-    assert done.stdout.splitlines() == [words_of(plan[0][0])[0], *wanted]
+    assert done.stdout.splitlines() == [*words_of(plan[1][0])[:2], *wanted]
 
 
 def test_a_run_that_was_never_submitted_to_slurm_needs_only_an_interpreter(run, python):
     done = by_hand("eval_worker.sbatch", run.dir, PYTHON=str(python))
     wanted = ["-P", "-m", "pike_hpc", "worker", str(run.dir)]
-    assert done.stdout.splitlines() == [f" 1 {run.dir}/code/lib", *wanted]
+    assert done.stdout.splitlines() == [f" 1 {run.dir}/code/lib", "keys:  ", *wanted]
+
+
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_worker_by_hand_sees_no_key_and_an_agent_both(run, resolved, plan, tmp_path, submitted):
+    if submitted:
+        write_scripts(run.dir, resolved, plan[1][0])
+    program = tmp_path / "prints its environment"
+    program.write_text("#!/bin/sh\nenv | grep -v ^_=\n")
+    program.chmod(0o755)
+    given = {"PYTHON": str(program), "OF_THE_SETUP": "sk-2", "OTHER": "stays"}
+    seen = {}
+    for script in ("eval_worker.sbatch", "agents.sbatch"):
+        done = by_hand(script, run.dir, SLURM_ARRAY_TASK_ID="0", **given)
+        assert done.returncode == 0, done.stderr
+        seen[script] = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    lost = {"OF_THE_PROFILE": "sk-1", "OF_THE_SETUP": "sk-2"}
+    assert seen["eval_worker.sbatch"] | lost == seen["agents.sbatch"]
+    assert not lost.keys() & seen["eval_worker.sbatch"].keys()
+    assert seen["eval_worker.sbatch"]["OTHER"] == "stays"
+
+
+def test_a_worker_by_hand_starts_nothing_where_the_names_of_keys_are_gone(run, python):
+    (run.dir / "code" / "keys.txt").unlink()
+    done = by_hand("eval_worker.sbatch", run.dir, PYTHON=str(python))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "keys.txt" in done.stderr
 
 
 def test_an_array_that_is_too_long_says_how_long_it_may_be(run):

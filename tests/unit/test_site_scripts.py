@@ -35,6 +35,9 @@ def test_a_shell_reads_them(name: str) -> None:
         ("lawrencium", ["--gres=gpu:A40:1", "--cpus-per-task=16", "--partition=es1"]),
         ("lawrencium:h200", ["--gres=gpu:H200:1", "--cpus-per-task=14", "--mem-per-cpu=18400M"]),
         ("lawrencium:h100", ["--gres=gpu:H100:1", "--qos=es2_normal", "--partition=es2"]),
+        # So many agents of an array at a time as the site says; all of them where it says nothing.
+        ("devcluster", ["--array=0-1%2"]),
+        ("devcluster:in_turn", ["--array=0-1%1"]),
         ("lawrencium:v100", ["--gres=gpu:V100:1", "--cpus-per-task=4", "--qos=es_normal"]),
     ],
 )
