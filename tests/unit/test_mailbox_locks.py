@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from filelock import BaseFileLock, UnixFileLock
 
-from pike_hpc.mailbox.locks import acquired, choose_lock
+from pike_hpc.mailbox import FileMailbox
+from pike_hpc.mailbox.locks import acquired, choose_lock, held
+from pike_hpc.records import EvalRequest, Task
 
 MOUNTS = """\
 21 1 0:20 / / rw,relatime - ext4 /dev/sda rw
@@ -82,3 +84,23 @@ def test_one_of_two_has_the_lock(tmp_path):
     first.release()
     assert acquired(second, 0) is True
     second.release()
+
+
+def test_one_janitor_is_at_work_and_one_that_died_with_its_lock_is_not_waited_for(tmp_path):
+    now_s = [0.0]
+    mailbox = FileMailbox(tmp_path, lock="flock", clock=lambda: now_s[0])
+    task = Task(suite="s", id="1", name="one", source="x")
+    mailbox.put(EvalRequest(task=task, candidate_source="", device_kind="cpu", image_digest="i"))
+    assert len(mailbox.claim("gone", frozenset({"cpu"}))) == 1
+
+    def swept(after_s: float) -> int:
+        now_s[0] += after_s
+        return mailbox.requeue_lost(stale_s=60, is_alive=lambda beat: None)
+
+    assert swept(0) == 0
+    with held("flock", tmp_path / "locks" / "janitor", 0) as elected:
+        assert elected
+        assert swept(61) == 0, "another one sweeps"
+        assert swept(30) == 0
+        assert swept(31) == 1, "nobody needs that long"
+    assert mailbox.counts().new == 1

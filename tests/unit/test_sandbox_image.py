@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pike_hpc.cli.image import check_version
+from pike_hpc.cli.image import check_image, check_version, with_digest
+from pike_hpc.config import resolve
+from pike_hpc.config.env import sites_dir
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox import Engine, HostFacts, Image, inspect
 
@@ -88,3 +90,27 @@ def test_another_torch_than_we_test_is_refused(torch) -> None:
 @pytest.mark.parametrize("labels", [{}, {"torch": "2.11.0"}, {"torch": "2.13.1+cu130"}])
 def test_one_that_we_test_or_that_says_nothing_is_taken(labels) -> None:
     check_version(Image(digest="sha256:aa", labels=labels), "i", "here")
+
+
+def test_a_run_keeps_to_the_image_that_it_began_with(tmp_path, facts) -> None:
+    """What `submit` records is what `resume` compares with; another one of that name is refused."""
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"squash")
+    program(tmp_path, "apptainer", {"data": {"attributes": {"labels": LABELS}}})
+    workflow = tmp_path / "w.yaml"
+    workflow.write_text("schema_version: 1\nname: w\ntasks: {suite: level0}\n")
+    sets = ["container.engine=apptainer", f"container.image={image}"]
+    places = {"environ": {"HOME": str(tmp_path)}, "sites_dir": sites_dir({})}
+    resolved = resolve(workflow, "local", **places, user_config_dir=tmp_path, sets=sets)
+    began = with_digest(resolved)
+    digest = f"sha256:{hashlib.sha256(b'squash').hexdigest()}"
+    assert began.site.container.digest == digest
+    assert check_image(began) == digest
+
+    other = tmp_path / "other.sif"
+    other.write_bytes(b"squeeze")
+    container = replace(began.site.container, image=str(other))
+    moved = replace(began, site=replace(began.site, container=container))
+    with pytest.raises(UsageError, match="is another than the run's") as caught:
+        check_image(moved)
+    assert caught.value.valid == digest
