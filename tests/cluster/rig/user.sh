@@ -34,7 +34,8 @@ remove_user() {
         await "the end of $RIG_USER's processes" 20 /dev/null no_process_of_user
         # By force: a process that nobody has waited for counts as a login otherwise.
         userdel --force --remove "$RIG_USER" 2>/dev/null
-        rm -rf "/tmp/podman-run-$uid"
+        # What its programs, and those that were killed, left in the folders that all share.
+        files_of "$uid" | xargs --null --no-run-if-empty rm -rf --one-file-system
         say "removed the user $RIG_USER and its home"
     fi
     if [ -s "$STATE/fuse-mode" ]; then
@@ -44,6 +45,9 @@ remove_user() {
 }
 
 processes_of_user() { ps -o stat=,pid= -u "$RIG_USER" | sed -n 's/^[^Z]\S* *//p'; }
+
+# files_of UID: what the user owns outside its home, the outermost of each, with a null after it.
+files_of() { find /tmp /var/tmp /dev/shm -xdev -mindepth 1 -uid "$1" -prune -print0; }
 
 no_process_of_user() { [ -z "$(processes_of_user)" ]; }
 
