@@ -91,16 +91,19 @@ class Run:
 
 
 def tasks_of(resolved: Resolved) -> tuple[tuple[Task, ...], tuple[tuple[Path, str], ...]]:
-    """(tasks that a workflow names, files refused), overrides and variant applied."""
+    """(tasks that a workflow names, files refused), overrides and variant applied.
+
+    Overrides may be of tasks that the ids leave out, so that `--set tasks.ids=` names fewer.
+    """
     spec = resolved.workflow.tasks
     suite = load_suite(spec.path or spec.suite or "")
     chosen = select(suite, parse_range(spec.ids or "all"))
-    unknown = sorted(set(spec.shape_overrides) - {t.id for t in chosen})
+    unknown = sorted(set(spec.shape_overrides) - {t.id for t in suite.tasks})
     if unknown:
         raise UsageError(
-            f"shape_overrides names task {unknown[0]!r}, which is not among the run's",
+            f"shape_overrides names task {unknown[0]!r}, which suite {suite.name!r} has not",
             where=resolved.sources.get(f"tasks.shape_overrides.{unknown[0]}", "shape_overrides"),
-            valid=", ".join(t.id for t in chosen),
+            valid=", ".join(t.id for t in suite.tasks),
         )
     tasks = []
     for task in chosen:

@@ -1,11 +1,14 @@
 """A user's mistake: one message with what, where, valid and next; the contract's exit code."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from pike_hpc.cli import main
 from pike_hpc.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 QUICK = """
 schema_version: 1
@@ -49,6 +52,10 @@ def test_the_commands_are_those_of_the_contract():
         (["submit", "--workflow", "w.yaml", "--set", "search.seed=1:30"], ["base 60"]),
         (["submit", "--workflow", "w.yaml", "--set", "evaluate.devices=[cuda]"], ["nvidia-smi"]),
         (["submit", "--workflow", "w.yaml", "--set", 'tasks.ids="99"'], ["'99'", "1, 2, 4, 6"]),
+        (
+            ["submit", "--workflow", "w.yaml", "--set", "tasks.shape_overrides={'99': {a: 1}}"],
+            ["'99'", "level3-pike", "1, 2, 4, 6"],
+        ),
         (["evaluate", "level3-pike/99", "w.yaml"], ["'99'", "1, 2, 4, 6"]),
         (["evaluate", "level3-pik/4", "w.yaml"], ["level3-pike"]),
         (["evaluate", "level3-pike/4", "nope.py"], ["nope.py", "ModelNew"]),
@@ -99,6 +106,15 @@ def test_a_run_of_another_version_names_it(capsys, tmp_path):
     code, _, err = run(capsys, "status", tmp_path)
     assert code == 2
     assert "99" in err
+
+
+def test_fewer_tasks_of_the_quickstart_are_named_by_their_ids_alone(capsys, workflow):
+    """Its shapes of the others stay in its file, unused."""
+    site = ("--site", "local", "--dry-run")
+    quickstart = ("--workflow", ROOT / "workflows/quickstart.yaml", "--set", 'tasks.ids="4,17"')
+    code, out, err = run(capsys, "submit", *quickstart, *site)
+    assert code == 0, err
+    assert "tasks: level3-pike/4, level3-pike/17\n" in out
 
 
 def test_dry_run_prints_the_ceiling_and_makes_nothing(capsys, workflow):
