@@ -5,8 +5,9 @@ No Python outside the image has torch.
 
 import json
 
+import h5py
 import pytest
-from builders.devcluster import await_that
+from builders.devcluster import REPO, await_that
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -21,32 +22,41 @@ workers: {count: 1, max_idle_s: 60}
 """
 
 
-def test_a_run_goes_through_slurm_and_apptainer(slurm, judge, image):
+SHORT = (
+    'tasks.ids="4,17"',
+    "budget.evaluations_per_task=1",
+    "agent.tasks_per_job=1",
+    "workers.count=2",
+)
+"""Two of its tasks, a program of each; arrays of two, of workers and of agents."""
+
+
+def test_the_quickstart_goes_through_slurm_and_apptainer(slurm, judge, image):
     assert judge.tried(judge.python, "-c", "import torch").returncode == 1
-    workflow = judge.write("workflow.yaml", WORKFLOW)
-    site = ("--site", "devcluster", "--run", str(judge.folder / "run"))
+    workflow = ("--workflow", str(REPO / "workflows/quickstart.yaml"))
+    short = [word for change in SHORT for word in ("--set", change)]
+    site = ("--site", "devcluster", *short, "--run", str(judge.folder / "run"))
     pike = (judge.python, "-m", "pike_hpc")
-    said = judge.run(*pike, "submit", "--workflow", workflow, *site)
-    jobs = {kind: job for kind, _, job in (line.split() for line in said.splitlines())}
-    assert set(jobs) == {"agent", "worker"}
+    said = judge.run(*pike, "submit", *workflow, *site)
+    jobs = [(kind, job) for kind, _, job in (line.split() for line in said.splitlines())]
+    parts = [(kind, job.partition("_")[2]) for kind, job in jobs]
+    assert sorted(parts) == [(kind, part) for kind in ("agent", "worker") for part in "01"]
 
     def state():
         return json.loads(judge.run(*pike, "status", "run", "--json"))["state"]
 
     await_that(state, "done", within_s=900)
-    for job, partition, qos in (
-        (jobs["agent"], "cpu", "regular"),
-        (jobs["worker"], "gpu", "preempt"),
-    ):
+    place = {"agent": ["cpu", "regular"], "worker": ["gpu", "preempt"]}
+    for kind, job in jobs:
         slurm.reaches(job, "COMPLETED", within_s=180)
-        slurm.await_accounts(job, "State,Partition,QOS", [["COMPLETED", partition, qos]])
+        slurm.await_accounts(job, "State,Partition,QOS", [["COMPLETED", *place[kind]]])
     report = json.loads(judge.run(*pike, "report", "run", "--json"))
-    (task,) = report["tasks"]
-    assert task["status_counts"] == {"PASSED": 1}
+    assert [task["status_counts"] for task in report["tasks"]] == [{"PASSED": 1}] * 2
     # Every verdict is filed under the image that it was reached in.
     digest = judge.run("sha256sum", image).split()[0]
-    journal = "".join(f.read_text() for f in (judge.folder / "run/journal").rglob("*.jsonl"))
-    assert f'"image_digest":"sha256:{digest}"' in journal.replace('": "', '":"')
+    with h5py.File(judge.folder / "run/archive.h5") as archive:
+        filed = [text.decode() for text in archive["evaluations"]["image_digest"]]
+    assert filed == [f"sha256:{digest}"] * len(filed)
 
 
 def test_a_worker_with_neither_image_nor_torch_says_so_at_once(slurm, judge):
