@@ -400,6 +400,7 @@ import getpass, torch
 twice = torch.compile(lambda x: torch.relu(x * 2 + 1).sum())
 x = torch.randn(1000)
 assert torch.allclose(twice(x), torch.relu(x * 2 + 1).sum(), rtol=1e-4)
+assert torch._inductor.config.cpp.vec_isa_ok, "what the CPU can do is compiled for again"
 print(getpass.getuser())
 """
 
