@@ -1,8 +1,8 @@
 """Whole runs on a real Slurm that are disturbed all the time, and how they end.
 
-    python tests/bench/cluster_soak.py [--minutes N] [--seed N] [--out DIR]
+    python tests/bench/cluster_soak.py [--minutes N] [--seed N] [--suite NAME] [--out DIR]
 
-On the rig of `make devcluster`, as root: runs of 30 tasks whose verdicts are made up (device
+On the rig of `make devcluster`, as root: runs of a suite whose verdicts are made up (device
 `simulated`, a second each), one after the other. Chance, by the seed, preempts worker jobs, sets
 nodes down, kills workers and agents with SIGKILL, freezes workers, and takes the controller away
 for a while. Walltimes are two minutes, so that workers drain all the time. What an agent that was
@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from builders.devcluster import USER, Slurm, own_folder, public_python, why_not
 from builders.rehearsal import SUBMIT, Rehearsal
 
+from pike_hpc.tasks import load_suite
+
 MODULES = (
     "cli/sitting.py",
     "cli/slurm_jobs.py",
@@ -37,17 +39,13 @@ MODULES = (
 WORKFLOW = """
 schema_version: 1
 name: soak
-tasks: {suite: level3-pike, ids: all}
+tasks: {suite: SUITE, ids: all}
 search: {strategy: rules}
 evaluate: {devices: [simulated]}
 workers: {count: 3, max_idle_s: 5, max_node_hours: 100}
 """
 AGENTS = 2
-SETTINGS = (
-    "worker_job.walltime_minutes=2",
-    "worker_job.extra={signal: TERM@1}",
-    "agent.tasks_per_job=15",
-)
+SETTINGS = ("worker_job.walltime_minutes=2", "worker_job.extra={signal: TERM@1}")
 WORKERS_NODES = ("c1", "c2")
 AGENTS_NODES = ("c3", "c4")
 PAUSE_S = (1.0, 6.0)
@@ -137,10 +135,12 @@ def _go_on(pid, began):
         return
 
 
-def soak(folder, minutes, rng):
+def soak(folder, suite, minutes, rng):
     """Runs, one after the other. Returns the document's figures."""
     slurm = Slurm(folder, public_python())
-    rehearsal = Rehearsal(slurm, WORKFLOW)
+    rehearsal = Rehearsal(slurm, WORKFLOW.replace("SUITE", suite))
+    tasks = len(load_suite(suite).tasks)
+    settings = (*SETTINGS, f"agent.tasks_per_job={-(-tasks // AGENTS)}")
     rehearsal.pike(*SUBMIT, "undisturbed", "--simulate")
     wanted = rehearsal.export("undisturbed")
     hits, runs, resumed, drained, verdicts = Counter(), [], 0, 0, 0
@@ -149,7 +149,7 @@ def soak(folder, minutes, rng):
     while time.monotonic() < end:
         slurm.run("rm", "-rf", "run")
         disturber = Disturber(rehearsal, rng)
-        rehearsal.submit(*SETTINGS)
+        rehearsal.submit(*settings)
         while (found := rehearsal.status())["state"] != "done" and time.monotonic() < end:
             resumed += go_on(rehearsal, found)
             said = disturber.disturb()
@@ -206,6 +206,7 @@ def main():
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--minutes", type=float, default=7.0, help="of disturbances (7)")
     words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--suite", default="level3-pike", metavar="NAME", help="(level3-pike)")
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
     asked = words.parse_args()
     obstacle = why_not()
@@ -215,13 +216,13 @@ def main():
     with own_folder() as folder:
         slurm = Slurm(folder, public_python())
         try:
-            figures = soak(folder, asked.minutes, random.Random(asked.seed))
+            figures = soak(folder, asked.suite, asked.minutes, random.Random(asked.seed))
         finally:
             slurm.administer("scancel", f"--user={USER}")
             for node in (*WORKERS_NODES, *AGENTS_NODES):
                 slurm.administer("sh", "-c", f"scontrol update nodename={node} state=resume || :")
     head = stamp.stamp("cluster_soak", MODULES)
-    stamp.write({**head, "seed": asked.seed, **figures}, asked.out)
+    stamp.write({**head, "seed": asked.seed, "suite": asked.suite, **figures}, asked.out)
     return int(figures["runs"] != figures["runs_that_ended_like_an_undisturbed_one"])
 
 
