@@ -48,14 +48,17 @@ test: setup-dev ## Everything, from nothing: checks, then the whole suite
 
 # Most of the cluster's time is waiting for Slurm: others use the cores meanwhile. What waits most
 # comes first; the image is built when the others are nearly through.
-WAITING := $(patsubst %,tests/cluster/test_%.py,survival outages leases)
+WAITING := $(patsubst %,tests/cluster/test_%.py,survival outages leases soak_short)
 test-cluster:
 	@.venv/bin/python -m pytest --durations=10 $(WAITING) \
 		$(filter-out $(WAITING),$(wildcard tests/cluster/test_*.py))
 
+# A file is one worker's, and the longest are not to be left for the end.
+LONGEST := $(patsubst %,tests/integration/test_%.py,submit_run judge_hostile build_ahead judge_honest)
 test-together:
-	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not timed" --durations=10 \
-		tests/integration tests/exploits
+	@.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not timed" \
+		--durations=10 $(LONGEST) \
+		$(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py tests/exploits/test_*.py))
 
 check: setup-dev ## Format, lint, types, import contracts, unit and property tests
 	@.venv/bin/ruff format --check --quiet .

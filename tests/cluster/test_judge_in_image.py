@@ -303,7 +303,10 @@ def request(file):
 
 
 def words(pid):
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""  # it ended since it was listed
 
 
 def is_judge(line):
@@ -311,9 +314,8 @@ def is_judge(line):
 
 
 def states():
-    return {
-        pid: stat_of(pid)[0] for pid in descendants() if b"warden.py" not in words(pid)
-    }
+    found = {pid: stat_of(pid) for pid in descendants() if b"warden.py" not in words(pid)}
+    return {pid: fields[0] for pid, fields in found.items() if fields}
 
 
 def disturb(phase):

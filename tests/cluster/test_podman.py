@@ -54,7 +54,7 @@ def rig(demand):
 
 
 START = """
-import dataclasses, json, os, signal, subprocess, sys, time
+import contextlib, dataclasses, json, os, signal, subprocess, sys, time
 from pathlib import Path
 from pike_hpc.sandbox import *
 facts = look()
@@ -124,8 +124,9 @@ with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as p
                 os.kill(int(folder.name), signal.SIGKILL)
         os.kill(int(first), signal.SIGKILL)
     os.killpg(process.pid, signal.SIGKILL)
-while Path(f"/proc/{first}/cmdline").exists() and Path(f"/proc/{first}/cmdline").read_bytes():
-    time.sleep(0.01)
+with contextlib.suppress(OSError):  # it is gone between two looks
+    while Path(f"/proc/{first}/cmdline").read_bytes():
+        time.sleep(0.01)
 print(json.dumps(subprocess.run(ask, capture_output=True, text=True).stdout.split()[:1]))
 """
 

@@ -104,7 +104,7 @@ def test_settings_and_solutions_through_one_lane(suite, solutions, tmp_path):
         result = rows[key]["result"]
         assert result["status"] == "PASSED", result["message"]
         assert result["tier"] == "fp32"
-        assert 0.5 < result["timing"]["speedup"] < 2.0
+        assert result["timing"]["speedup"] > 0
         assert result["correctness"]["legacy"]["pike"] is True
     timing = rows["level3/1", "level_3/task_1.py"]["result"]["timing"]
     assert timing["strict_fp32_ms"] == timing["reference_ms"], "a CPU has no TF32"

@@ -143,7 +143,7 @@ def test_light_and_full_headers_make_the_same_module(open_builder):
     say = """
 import torch
 from torch.utils.cpp_extension import load_inline
-m = load_inline("m", {source!r}, functions=["twice"])
+m = load_inline("m", {source!r}, functions=["twice"], extra_cflags=["-O0"])
 print("says", m.__name__, m.twice.__doc__, m.twice(torch.arange(4.0), [4]).tolist())
 """
     builder = open_builder(timeout_s=600.0)

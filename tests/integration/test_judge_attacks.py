@@ -10,8 +10,6 @@ from pike_hpc.evaluate.lane import Lane
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task, Variant
 
-pytestmark = pytest.mark.timed
-
 TASK_SOURCE = """
 import torch
 import torch.nn as nn
@@ -119,6 +117,7 @@ def burn(ward: Ward) -> float:
 MARK = "\nopen(READY, 'w').close()\n"
 
 
+@pytest.mark.timed
 def test_a_process_whose_first_thread_ended_is_counted_stopped_and_killed(keep, tmp_path):
     beat = tmp_path / "beat"
     hidden = HIDDEN.replace("while True: pass", f"while True: open({str(beat)!r}, 'w').close()")
@@ -136,6 +135,7 @@ def test_a_process_whose_first_thread_ended_is_counted_stopped_and_killed(keep, 
     assert not beat.exists()
 
 
+@pytest.mark.timed
 def test_children_that_nobody_waits_for_are_stopped(keep, tmp_path):
     beat = tmp_path / "beat"
     ward = keep(FORKS.replace("BEAT", repr(str(beat))))
@@ -147,6 +147,7 @@ def test_children_that_nobody_waits_for_are_stopped(keep, tmp_path):
         assert ward.go()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("every_ms", [2, 60])
 def test_a_program_that_wakes_itself_is_noticed(keep, every_ms):
     program = WAKES_ITSELF.replace("EVERY", str(every_ms * 1_000_000))
@@ -162,6 +163,7 @@ def test_a_program_that_wakes_itself_is_noticed(keep, every_ms):
     assert noticed
 
 
+@pytest.mark.timed
 def test_what_sleeps_is_found_as_it_was_left(keep):
     ward = keep(MARK + SLEEP)
     for _ in range(3):
@@ -181,6 +183,7 @@ def judge(lane: Lane, source: str, variant: Variant = Variant.ADMITTED) -> EvalR
     return lane.evaluate(request)
 
 
+@pytest.mark.timed
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_program_that_wakes_itself_is_rejected(lane):

@@ -10,7 +10,7 @@ from builders.tiny_task import TASK, TASK_SOURCE, asked, judge
 
 from pike_hpc.records import EvalStatus, Tier
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
 def test_an_input_blind_task_is_not_admitted(lane):

@@ -18,7 +18,7 @@ from pike_hpc.evaluate.lane import Lane
 from pike_hpc.evaluate.warden import descendants, stat_of
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 TASK_SOURCE = """
 import torch
@@ -114,16 +114,20 @@ def request(source: str = TASK_SOURCE, task: str = TASK_SOURCE, **changes) -> Ev
     )
 
 
+def cmdline(pid: int) -> bytes:
+    """A process's words; empty where it ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def processes() -> dict[int, str]:
     """State of each process below this one that isn't a warden."""
     found = {}
     for pid in descendants():
         fields = stat_of(pid)
-        if (
-            fields
-            and fields[0] != "Z"
-            and b"warden.py" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ):
+        if fields and fields[0] != "Z" and b"warden.py" not in cmdline(pid):
             found[pid] = fields[0]
     return found
 
@@ -155,6 +159,7 @@ def lane(gate, scratch):
         yield lane
 
 
+@pytest.mark.timed
 def test_two_lanes_judge_side_by_side_and_time_alone(gate, scratch):
     results: dict[int, EvalResult] = {}
     start = time.monotonic()
@@ -177,6 +182,7 @@ def test_two_lanes_judge_side_by_side_and_time_alone(gate, scratch):
     assert not processes()
 
 
+@pytest.mark.timed
 class TestBesideAnother:
     """A lane whose device is taken from it in the middle of an evaluation."""
 
@@ -258,10 +264,6 @@ def test_a_task_that_needs_the_whole_device_gets_it_on_one_lane(gate, scratch):
         assert before <= processes().keys()
         # Its own tasks it judges as before, the reference's runner started anew.
         assert second.evaluate(request(OTHER_SOURCE, OTHER_SOURCE)).status is EvalStatus.PASSED
-
-
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_a_lane_closed_while_frozen_leaves_nothing(gate, other, scratch):

@@ -9,7 +9,7 @@ from builders.tiny_task import TASK_SOURCE, forward, judge
 
 from pike_hpc.records import EvalStatus
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 WRONG, REJECTED = {EvalStatus.WRONG_RESULT}, {EvalStatus.REJECTED}
 
@@ -175,6 +175,7 @@ def test_a_flood_of_output_is_kept_short(lane):
     assert "\x1b" not in result.log_tail
 
 
+@pytest.mark.timed
 def test_work_between_calls_is_seen(lane):
     spin = "import threading\ndef spin():\n    while True: pass\n"
     spin += "threading.Thread(target=spin, daemon=True).start()\n"

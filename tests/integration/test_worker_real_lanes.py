@@ -18,7 +18,7 @@ from pike_hpc.mailbox import FileMailbox, QueueCounts
 from pike_hpc.records import EvalRequest, EvalStatus, Task
 from pike_hpc.worker import Stop, WorkerOptions, run_worker
 
-pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 WHERE = """
 import os
