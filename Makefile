@@ -48,7 +48,7 @@ test: setup-dev ## Everything, from nothing: checks, then the whole suite
 
 # Most of the cluster's time is waiting for Slurm: others use the cores meanwhile. What waits most
 # comes first; the image is built when the others are nearly through.
-WAITING := $(patsubst %,tests/cluster/test_%.py,survival outages leases soak_short)
+WAITING := $(patsubst %,tests/cluster/test_%.py,survival outages leases cluster_soak_short)
 test-cluster:
 	@.venv/bin/python -m pytest --durations=10 $(WAITING) \
 		$(filter-out $(WAITING),$(wildcard tests/cluster/test_*.py))

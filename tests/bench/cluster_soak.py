@@ -1,17 +1,21 @@
 """Whole runs on a real Slurm that are disturbed all the time, and how they end.
 
     python tests/bench/cluster_soak.py [--minutes N] [--seed N] [--suite NAME] [--out DIR]
+    python tests/bench/cluster_soak.py --judged [--minutes N] [--seed N] [--out DIR]
 
 On the rig of `make devcluster`, as root: runs of a suite whose verdicts are made up (device
-`simulated`, a second each), one after the other. Chance, by the seed, preempts worker jobs, sets
-nodes down, kills workers and agents with SIGKILL, freezes workers, and takes the controller away
-for a while. Walltimes are two minutes, so that workers drain all the time. What an agent that was
-killed leaves is gone on with by `resume`, as a person would. After the time is over the last run
-is left alone until it is done. Exit status 1 where the canonical export of any is not that of an
-undisturbed run.
+`simulated`, a second each), one after the other; with `--judged` the quickstart, whose programs are
+really judged, in the image that the rig's user has to have. Chance, by the seed, preempts worker
+jobs, sets nodes down, kills workers and agents with SIGKILL, freezes workers, and takes the
+controller away for a while. Walltimes are minutes, so that workers drain all the time. What an
+agent that was killed leaves is gone on with by `resume`, as a person would. After the time is over
+the last run is left alone until it is done. Exit status 1 where the canonical export of any is not
+that of an undisturbed run: of the same walked through in one process, or of a quickstart that was
+left alone.
 """
 
 import argparse
+import dataclasses
 import os
 import random
 import signal
@@ -24,7 +28,7 @@ from pathlib import Path
 import stamp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from builders.devcluster import USER, Slurm, own_folder, public_python, why_not
+from builders.devcluster import REPO, USER, Slurm, own_folder, public_python, why_not
 from builders.rehearsal import SUBMIT, Rehearsal
 
 from pike_hpc.tasks import load_suite
@@ -45,15 +49,57 @@ evaluate: {devices: [simulated]}
 workers: {count: 3, max_idle_s: 5, max_node_hours: 100}
 """
 AGENTS = 2
-SETTINGS = ("worker_job.walltime_minutes=2", "worker_job.extra={signal: TERM@1}")
+SIGNAL = "worker_job.extra={signal: TERM@1}"
 WORKERS_NODES = ("c1", "c2")
 AGENTS_NODES = ("c3", "c4")
-PAUSE_S = (1.0, 6.0)
-"""Between two disturbances."""
 FROZEN_S = (5.0, 40.0)
 DOWN_S = (3.0, 20.0)
 END_S = 900.0
 """Patience with a run that nothing disturbs any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What is run, and how often it is disturbed."""
+
+    workflow: str
+    settings: tuple[str, ...]
+    pause_s: tuple[float, float]
+    """Between two disturbances."""
+    judged: bool
+
+
+def rehearsed(suite):
+    """Made-up verdicts, by two agents."""
+    tasks = len(load_suite(suite).tasks)
+    return Kind(
+        workflow=WORKFLOW.replace("SUITE", suite),
+        settings=(
+            "worker_job.walltime_minutes=2",
+            SIGNAL,
+            f"agent.tasks_per_job={-(-tasks // AGENTS)}",
+        ),
+        pause_s=(1.0, 6.0),
+        judged=False,
+    )
+
+
+def quickstart():
+    """Real verdicts, some 20 s each: who is disturbed more often than that gets nothing done."""
+    return Kind(
+        workflow=(REPO / "workflows/quickstart.yaml").read_text("utf-8"),
+        settings=(
+            "worker_job.walltime_minutes=10",
+            SIGNAL,
+            "agent.tasks_per_job=3",
+            "workers.count=2",
+            "workers.max_idle_s=30",
+            "workers.max_node_hours=100",
+            "budget.wall_minutes=0",
+        ),
+        pause_s=(15.0, 45.0),
+        judged=True,
+    )
 
 
 class Disturber:
@@ -135,26 +181,33 @@ def _go_on(pid, began):
         return
 
 
-def soak(folder, suite, minutes, rng):
+def undisturbed(rehearsal, kind):
+    """The canonical export of such a run that nothing happens to."""
+    if kind.judged:
+        rehearsal.submit(*kind.settings)
+        leave_alone(rehearsal)
+        return rehearsal.export("run")
+    rehearsal.pike(*SUBMIT, "undisturbed", "--simulate")
+    return rehearsal.export("undisturbed")
+
+
+def soak(folder, kind, minutes, rng):
     """Runs, one after the other. Returns the document's figures."""
     slurm = Slurm(folder, public_python())
-    rehearsal = Rehearsal(slurm, WORKFLOW.replace("SUITE", suite))
-    tasks = len(load_suite(suite).tasks)
-    settings = (*SETTINGS, f"agent.tasks_per_job={-(-tasks // AGENTS)}")
-    rehearsal.pike(*SUBMIT, "undisturbed", "--simulate")
-    wanted = rehearsal.export("undisturbed")
+    rehearsal = Rehearsal(slurm, kind.workflow)
+    wanted = undisturbed(rehearsal, kind)
     hits, runs, resumed, drained, verdicts = Counter(), [], 0, 0, 0
     began = time.monotonic()
     end = began + 60 * minutes
     while time.monotonic() < end:
         slurm.run("rm", "-rf", "run")
         disturber = Disturber(rehearsal, rng)
-        rehearsal.submit(*settings)
+        rehearsal.submit(*kind.settings)
         while (found := rehearsal.status())["state"] != "done" and time.monotonic() < end:
             resumed += go_on(rehearsal, found)
             said = disturber.disturb()
             sys.stderr.write(f"{time.monotonic() - began:5.0f} s: {judged(found)} judged, {said}\n")
-            time.sleep(rng.uniform(*PAUSE_S))
+            time.sleep(rng.uniform(*kind.pause_s))
         resumed += leave_alone(rehearsal)
         hits += disturber.hits
         verdicts += judged(rehearsal.status())
@@ -206,9 +259,13 @@ def main():
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--minutes", type=float, default=7.0, help="of disturbances (7)")
     words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--suite", default="level3-pike", metavar="NAME", help="(level3-pike)")
+    what = words.add_mutually_exclusive_group()
+    what.add_argument("--suite", default="level3-pike", metavar="NAME", help="(level3-pike)")
+    what.add_argument("--judged", action="store_true", help="the quickstart, really judged")
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
     asked = words.parse_args()
+    kind = quickstart() if asked.judged else rehearsed(asked.suite)
+    name = "cluster_soak_judged" if asked.judged else "cluster_soak"
     obstacle = why_not()
     if obstacle:
         sys.stderr.write(f"cluster_soak is not run: {obstacle}\n")
@@ -216,13 +273,13 @@ def main():
     with own_folder() as folder:
         slurm = Slurm(folder, public_python())
         try:
-            figures = soak(folder, asked.suite, asked.minutes, random.Random(asked.seed))
+            figures = soak(folder, kind, asked.minutes, random.Random(asked.seed))
         finally:
             slurm.administer("scancel", f"--user={USER}")
             for node in (*WORKERS_NODES, *AGENTS_NODES):
                 slurm.administer("sh", "-c", f"scontrol update nodename={node} state=resume || :")
-    head = stamp.stamp("cluster_soak", MODULES)
-    stamp.write({**head, "seed": asked.seed, "suite": asked.suite, **figures}, asked.out)
+    head = stamp.stamp(name, MODULES)
+    stamp.write({**head, "seed": asked.seed, **figures}, asked.out)
     return int(figures["runs"] != figures["runs_that_ended_like_an_undisturbed_one"])
 
 

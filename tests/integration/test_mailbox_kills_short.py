@@ -24,4 +24,5 @@ def test_killed_all_the_time_nothing_is_lost_and_nothing_committed_twice():
         assert sum(way["kills"].values()) >= 40
         verbs = {step.partition(":")[0] for step in way["kills_by_step"]}
         assert len(verbs) >= 4, way["kills_by_step"]
+        assert "discard" in verbs, way["kills_by_step"]
     assert done.returncode == 0
