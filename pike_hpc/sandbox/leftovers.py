@@ -1,9 +1,9 @@
 """Containers that were killed together with their monitor: podman lists them as running for ever.
 
-Contract: `forget_ended` removes those of ours on this node whose first process is gone, or whose
-client was killed minutes ago before it started one; a container that lives, or is just being made,
-is nobody's leftover. It does not raise: where the client does not work, whoever tries it next says
-why.
+Contract: `forget_ended` removes those of ours on this node whose first process is gone, and those
+made minutes ago that never started or have exited: who should have removed them was killed. A
+container that lives, or is just being made, is nobody's leftover. It does not raise: where the
+client does not work, whoever tries it next says why.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ _TIMEOUT_S = 60.0
 _AT_ONCE = 100
 _ROUNDS = 5
 _MADE_WITHIN = "5m"
-"""What is not started by then never will be."""
+"""What is not started by then never will be; and who waits for one that exited sooner may yet ask
+how."""
 
 
-def forget_ended(engine: Engine, facts: HostFacts) -> int:
+def forget_ended(engine: Engine, facts: HostFacts, made_within: str = _MADE_WITHIN) -> int:
     """Remove them; how many there were. Docker's daemon does that by itself."""
     if engine is Engine.DOCKER or not engine.is_container:
         return 0
     named = ("--filter", f"label={LABEL}", "--format", "{{.ID}} {{.Pid}}")
-    unstarted = ("--filter", "status=created", "--filter", f"until={_MADE_WITHIN}")
+    idle = ("--filter", "status=created", "--filter", "status=exited")
+    unwanted = (*idle, "--filter", f"until={made_within}")
     forgotten: set[str] = set()
     # The first time podman finds out that they do not run; later it removes them, not always all.
     for _ in range(_ROUNDS):
         found = ended(_said(client(engine, facts, "ps", "--all", *named)), _keeps)
-        found += ids(_said(client(engine, facts, "ps", "--all", *unstarted, *named)))
+        found += ids(_said(client(engine, facts, "ps", "--all", *unwanted, *named)))
         for first in range(0, len(found), _AT_ONCE):
             some = found[first : first + _AT_ONCE]
             _said(client(engine, facts, "rm", "--force", "--time", "0", *some))

@@ -260,13 +260,14 @@ OPEN = {
 def left(judge, engine, image):
     """Containers of that image that podman still knows of.
 
-    But for one whose client was killed before it started anything: that is forgotten minutes later.
+    But for one whose client was killed before it started anything, or after it had ended and before
+    it was removed: those are forgotten minutes later.
     """
     if engine != "podman":
         return []
     form = ("--filter", f"ancestor={image}", "--format", "{{.ID}} {{.State}}")
     said = judge.run("podman", "ps", "--all", *form)
-    return [line for line in said.splitlines() if not line.endswith("Created")]
+    return [line for line in said.splitlines() if line.split()[1] not in ("Created", "Exited")]
 
 
 LANE = """

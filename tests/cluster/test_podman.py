@@ -148,3 +148,25 @@ def test_one_killed_with_its_monitor_is_forgotten_at_the_next_start(rig):
     assert left(rig) == [identity]
     use(rig, "")
     assert left(rig) == []
+
+
+IDLE = """
+own = ("--label", "pike-hpc=sandbox", sys.argv[1], "sh", "-c", "exit 0")
+code = "import time; print('up', flush=True); time.sleep(600)"
+argv = command(engine, dataclasses.replace(given, argv=(python, "-c", code)), facts)
+with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as process:
+    process.stdout.readline()
+    subprocess.run(("podman", "create", *own), stdout=subprocess.DEVNULL)
+    subprocess.run(("podman", "run", *own))
+    young = forget_ended(engine, facts)
+    time.sleep(1.5)  # the client counts in whole seconds
+    said = [young, forget_ended(engine, facts, made_within="1s"), process.poll()]
+    os.killpg(process.pid, signal.SIGKILL)
+print(json.dumps(said))
+"""
+
+
+def test_what_never_started_or_has_ended_is_forgotten_after_a_while(rig):
+    """Whoever should have removed them was killed. One that lives is left alone."""
+    assert json.loads(use(rig, IDLE)) == [0, 2, None]
+    await_that(lambda: left(rig), [])
