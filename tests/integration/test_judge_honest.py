@@ -1,4 +1,7 @@
-"""Honest programs before the whole judge: tier, tags, and whose weights they are given."""
+"""Honest programs before the whole judge: tier, tags, and whose weights they are given.
+
+What tests/exploits has is not repeated here.
+"""
 
 import dataclasses
 
@@ -10,7 +13,6 @@ from pike_hpc.records import EvalStatus, Tier, Variant
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 HONEST = {
-    "identity": (TASK_SOURCE, Tier.FP32, ()),
     "same, as ModelNew": (forward("return self.right(x)"), Tier.FP32, ()),
     "other names, other order": (
         """
@@ -26,36 +28,6 @@ class ModelNew(nn.Module):
 """,
         Tier.FP32,
         (),
-    ),
-    "prepare folds the norm": (
-        """
-import torch, torch.nn as nn, torch.nn.functional as F
-class ModelNew(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-    def prepare(self, sd):
-        gain = sd["norm.weight"] * torch.rsqrt(sd["norm.running_var"] + 1e-5)
-        self.w = sd["first.weight"] * gain[:, None]
-        self.b = (sd["first.bias"] - sd["norm.running_mean"]) * gain + sd["norm.bias"]
-        self.v, self.c = sd["second.weight"], sd["second.bias"]
-    def forward(self, x):
-        return F.linear(torch.relu(F.linear(x, self.w, self.b)), self.v, self.c)
-""",
-        Tier.FP32,
-        (),
-    ),
-    "folds at the first call": (
-        forward(
-            "if not hasattr(self, 'w'):\n"
-            "    gain = self.norm.weight * torch.rsqrt(self.norm.running_var + self.norm.eps)\n"
-            "    self.w = self.first.weight * gain[:, None]\n"
-            "    bias = self.first.bias - self.norm.running_mean\n"
-            "    self.b = bias * gain + self.norm.bias\n"
-            "h = torch.relu(nn.functional.linear(x, self.w, self.b))\n"
-            "return self.second(h)"
-        ),
-        Tier.FP32,
-        ("caches_weights",),
     ),
     "half body": (
         forward("with torch.autocast('cpu', torch.bfloat16):\n    return self.right(x).float()"),
@@ -74,16 +46,6 @@ class ModelNew(nn.Module):
         ),
         Tier.FP32,
         (),
-    ),
-    "static output buffer": (
-        forward(
-            "if not hasattr(self, 'y'):\n"
-            "    self.y = torch.empty_like(x)\n"
-            "self.y.copy_(self.right(x))\n"
-            "return self.y"
-        ),
-        Tier.FP32,
-        ("aliased_output",),
     ),
 }
 

@@ -1,4 +1,7 @@
-"""Hostile programs before the whole judge: each is a status, none an incident."""
+"""Hostile programs before the whole judge: each is a status, none an incident.
+
+What tests/exploits has is not repeated here.
+"""
 
 import os
 import time
@@ -22,40 +25,7 @@ MEMORY = {EvalStatus.OUT_OF_MEMORY}
 RUNNER = "import sys, os\nmain = sys.modules['pike_runner.serve']\n"
 
 HOSTILE = {
-    "zeros": (forward("return torch.zeros_like(x)"), WRONG),
     "constant": (forward("return torch.full_like(x, 0.1)"), WRONG),
-    "returns its input": (forward("return x"), WRONG),
-    "cached by address": (
-        forward(
-            "if not hasattr(self, 'known'):\n    self.known = {}\n"
-            "if x.data_ptr() not in self.known:\n"
-            "    self.known[x.data_ptr()] = self.right(x).clone()\n"
-            "return self.known[x.data_ptr()]"
-        ),
-        WRONG,
-    ),
-    "right three times, then lazy": (
-        forward(
-            "self.n = getattr(self, 'n', 0) + 1\n"
-            "if self.n < 7:\n    self.last = self.right(x).clone()\n"
-            "return self.last"
-        ),
-        WRONG,
-    ),
-    "keeps the weights of the first model": (
-        forward(
-            "global KEPT\n"
-            "if KEPT is None:\n    KEPT = self.state_dict()\n"
-            "    KEPT = {k: v.clone() for k, v in KEPT.items()}\n"
-            "self.load_state_dict(KEPT)\n"
-            "return self.right(x)",
-            before="KEPT = None",
-        ),
-        WRONG,
-    ),
-    "drops the norm": (forward("return self.second(torch.relu(self.first(x)))"), WRONG),
-    "mutates its input": (forward("y = self.right(x)\nx.zero_()\nreturn y"), WRONG),
-    "not finite": (forward("y = self.right(x)\ny[0, 0] = float('nan')\nreturn y"), WRONG),
     "rings done and writes nothing": (
         forward("return x", before=RUNNER + "main.Runner._copy_out = lambda *a: 0"),
         WRONG,
@@ -92,21 +62,8 @@ HOSTILE = {
         ),
         RUNTIME,
     ),
-    "wrong shape": (forward("return self.right(x)[:, :1]"), STRUCTURE),
-    "a scalar to broadcast": (forward("return torch.tensor(0.0)"), STRUCTURE),
     "a tuple": (forward("return (self.right(x),)"), STRUCTURE),
-    "an empty tuple": (forward("return ()"), STRUCTURE),
     "nothing": (forward("return None"), STRUCTURE),
-    "a tensor subclass": (
-        forward(
-            "return torch.Tensor._make_subclass(Forged, x)",
-            before="import torch\nclass Forged(torch.Tensor):\n"
-            "    @classmethod\n"
-            "    def __torch_function__(cls, f, t, a=(), k=None):\n"
-            "        return True",
-        ),
-        STRUCTURE,
-    ),
     "integers": (forward("return self.right(x).int()"), STRUCTURE),
     "raises": (forward("raise ValueError('on purpose')"), RUNTIME),
     "raises SystemExit": (forward("raise SystemExit(0)"), RUNTIME),
@@ -125,7 +82,6 @@ HOSTILE = {
         forward("eaten = []\nwhile True:\n    eaten.append(bytearray(1 << 26))"),
         MEMORY,
     ),
-    "one huge tensor": (forward("return torch.ones(1 << 38)"), MEMORY),
     "fork bomb": (
         forward(
             "import os, time\n"
