@@ -4,14 +4,13 @@
     python tests/bench/cluster_soak.py --judged [--minutes N] [--seed N] [--out DIR]
 
 On the rig of `make devcluster`, as root: runs of a suite whose verdicts are made up (device
-`simulated`, a second each), one after the other; with `--judged` the quickstart, whose programs are
+`simulated`, a second each), one after the other; with `--judged` two tasks of the quickstart,
 really judged, in the image that the rig's user has to have. Chance, by the seed, preempts worker
 jobs, sets nodes down, kills workers and agents with SIGKILL, freezes workers, and takes the
-controller away for a while. Walltimes are minutes, so that workers drain all the time. What an
-agent that was killed leaves is gone on with by `resume`, as a person would. After the time is over
-the last run is left alone until it is done. Exit status 1 where the canonical export of any is not
-that of an undisturbed run: of the same walked through in one process, or of a quickstart that was
-left alone.
+controller away for a while. Walltimes are minutes, so that workers drain. What an agent that was
+killed leaves is gone on with by `resume`, as a person would. After the time is over the last run
+is left alone until it is done. Exit status 1 where the canonical export of any is not that of an
+undisturbed run: of the same walked through in one process, or of a quickstart that was left alone.
 """
 
 import argparse
@@ -85,19 +84,21 @@ def rehearsed(suite):
 
 
 def quickstart():
-    """Real verdicts, some 20 s each: who is disturbed more often than that gets nothing done."""
+    """Two of its tasks, really judged, some 15 s each: disturbed more often, nothing gets done."""
     return Kind(
         workflow=(REPO / "workflows/quickstart.yaml").read_text("utf-8"),
         settings=(
             "worker_job.walltime_minutes=10",
             SIGNAL,
-            "agent.tasks_per_job=3",
+            'tasks.ids="4,17"',
+            "budget.evaluations_per_task=2",
+            "agent.tasks_per_job=1",
             "workers.count=2",
             "workers.max_idle_s=30",
             "workers.max_node_hours=100",
             "budget.wall_minutes=0",
         ),
-        pause_s=(15.0, 45.0),
+        pause_s=(10.0, 25.0),
         judged=True,
     )
 
