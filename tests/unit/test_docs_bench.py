@@ -14,7 +14,7 @@ from pike_hpc.evaluate.measured import PACKAGE, code_digest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {path.stem: path for path in (ROOT / "tests/bench").glob("*.py")}
 MEASURED = sorted((ROOT / "docs").glob("bench-*.json"))
-ALSO = {"soak": "memory"}
+ALSO = {"soak": "memory", "cluster_soak_judged": "cluster_soak"}
 """Documents that another script writes."""
 
 
