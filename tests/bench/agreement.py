@@ -1,23 +1,26 @@
 """The judge's speedup beside the one of a plain process, and whether it repeats.
 
-    python tests/bench/agreement.py [--repeats N] [--seconds N] [--device D] [--out DIR]
+    python tests/bench/agreement.py [--repeats N] [--seconds N] [--gpus N] [--device D] [--out DIR]
 
 Honest programs whose reference takes more than a millisecond on CUDA. Each is judged N times in a
 lane; it and the reference are timed by turns in plain processes of their own with
 triton.testing.do_bench (on a CPU, as medians). An interval is right where it holds the median of
-all repeats' speedups.
+all repeats' speedups. A program has one GPU; with --gpus above 1 several are measured at a time.
 """
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import math
 import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import stamp
@@ -25,6 +28,7 @@ from mixture import PASS, PROGRAMS
 
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.machine import divide_cpus, physical_cores
 from pike_hpc.records import EvalRequest
 from pike_hpc.tasks import effective_source, find_task
 
@@ -52,8 +56,11 @@ INSIDE = 17 / 20
 """Part of the repeats whose interval must hold the pooled value: what a 95 % interval of 20
 repeats gives in 98 of 100 cases."""
 
-TURNS = 5
-"""Of timing reference and program outside: a machine's cores may change their speed."""
+TURNS, REST_S = 5, 1.0
+"""Of timing reference and program outside: a machine's cores may change their speed. Before each
+the GPU rests: half a second of one model after another took an H200 to its 700 W, its clock from
+1,980 to 1,680 MHz, and made two ratios of do_bench 6 % apart on two of them. The judge's windows
+never last so long."""
 
 _PLAIN = """
 import importlib.util, statistics, sys, time
@@ -83,7 +90,7 @@ def once():
 def median_ms():
     if device == "cuda":
         from triton.testing import do_bench
-        return do_bench(lambda: model(*inputs), warmup=100, rep=300, return_mode="median")
+        return do_bench(lambda: model(*inputs), return_mode="median")
     return statistics.median(once() for _ in range(100))
 
 with torch.no_grad():
@@ -104,8 +111,10 @@ def plain(task, source, device):
         files = [Path(folder, "plain_task.py"), Path(folder, "plain_candidate.py")]
         for path, text in zip(files, (effective_source(task), source), strict=True):
             path.write_text(text, "utf-8")
-        ask = [sys.executable, "-c", _PLAIN, str(files[0]), device]
+        ask = [sys.executable, "-c", _PLAIN, str(files[0]), device.torch_device]
         env = {**os.environ, "TORCH_EXTENSIONS_DIR": folder, "TRITON_CACHE_DIR": folder}
+        if device.gpus:
+            env["CUDA_VISIBLE_DEVICES"] = device.gpus[0]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": env}
         both = [
             running.enter_context(subprocess.Popen(argv, **pipes))
@@ -116,7 +125,8 @@ def plain(task, source, device):
 
 
 def _asked(process):
-    """The milliseconds that a plain process says when it is asked."""
+    """The milliseconds that a plain process says when it is asked, on a GPU that has rested."""
+    time.sleep(REST_S)
     process.stdin.write("\n")
     process.stdin.flush()
     return float(process.stdout.readline())
@@ -165,40 +175,65 @@ def row(program, timings, wrong, turns):
     }
 
 
+def measured(device, program, repeats, seconds):
+    """The row of one program, on the one GPU that `device` has."""
+    task = find_task(program.task)
+    source = program.make(1)
+    request = EvalRequest(
+        task=task,
+        candidate_source=source,
+        device_kind=device.kind,
+        image_digest=image_digest(),
+        timeout_s=TIMEOUT_S,
+    )
+    turns = plain(task, source, device)
+    with open_lane(device, "auto") as lane:
+        timings, wrong = judged(lane, request, repeats, time.monotonic() + seconds)
+    found = row(program, timings, wrong, turns)
+    sys.stderr.write(json.dumps(found) + "\n")
+    return found
+
+
 def main():
     """Run it."""
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--repeats", type=int, default=20)
-    words.add_argument("--seconds", type=float, default=480.0, help="of judging in all (480)")
+    words.add_argument("--seconds", type=float, default=100.0, help="of judging a program (100)")
+    words.add_argument("--gpus", type=int, default=1, help="that many programs at a time")
     words.add_argument("--device", default="auto")
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
     asked = words.parse_args()
     device = detect(asked.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if asked.gpus > max(1, len(device.gpus)):
+        words.error(f"--gpus {asked.gpus}: there are {len(device.gpus)} ({device.why})")
     wanted = WANTED[device.torch_device]
     chosen = [p for p in PROGRAMS if (p.task, p.name, p.kind) in wanted and p.expected == PASS]
-    rows = []
-    with open_lane(device, "auto") as lane:
-        for program in chosen:
-            task = find_task(program.task)
-            source = program.make(1)
-            request = EvalRequest(
-                task=task,
-                candidate_source=source,
-                device_kind=device.kind,
-                image_digest=image_digest(),
-                timeout_s=TIMEOUT_S,
-            )
-            turns = plain(task, source, device.torch_device)
-            until = time.monotonic() + asked.seconds / len(chosen)
-            timings, wrong = judged(lane, request, asked.repeats, until)
-            rows.append(row(program, timings, wrong, turns))
-            sys.stderr.write(json.dumps(rows[-1]) + "\n")
+    cpus = os.sched_getaffinity(0)
+    free = queue.SimpleQueue()
+    for number, share in enumerate(divide_cpus(cpus, asked.gpus, physical_cores(cpus))):
+        free.put((dataclasses.replace(device, gpus=device.gpus[number : number + 1]), share))
+
+    def on_a_free_gpu(program):
+        mine, share = place = free.get()
+        os.sched_setaffinity(0, share)  # of this thread and of whatever it starts
+        try:
+            return measured(mine, program, asked.repeats, asked.seconds)
+        finally:
+            free.put(place)
+
     document = {
         **stamp.stamp("agreement", MODULES, device.torch_device),
         "plain": "triton.testing.do_bench" if device.torch_device == "cuda" else "medians",
-        "rows": rows,
+        "programs": len(chosen),
+        "rows": [],
     }
-    stamp.write(document, asked.out)
+    with ThreadPoolExecutor(asked.gpus) as pool:
+        for found in pool.map(on_a_free_gpu, chosen):
+            document["rows"].append(found)
+            if asked.out:  # a time limit may end this before the last program
+                stamp.write(document, asked.out)
+    if asked.out is None:
+        stamp.write(document, None)
 
 
 if __name__ == "__main__":
