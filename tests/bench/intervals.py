@@ -18,7 +18,14 @@ from statistics import fmean, median
 
 import stamp
 
-from pike_hpc.evaluate.statistics import Block, StopRule, candidate_first, decide, estimate
+from pike_hpc.evaluate.statistics import (
+    APART,
+    Block,
+    StopRule,
+    candidate_first,
+    decide,
+    estimate,
+)
 
 MODULES = ("evaluate/centre.py", "evaluate/statistics.py")
 TRUTH = 1.25
@@ -66,7 +73,10 @@ FAULTS = {
 
 
 class Machine:
-    """Times the reference and a candidate TRUTH times as fast, half after half."""
+    """Times the reference and a candidate TRUTH times as fast, half after half.
+
+    TRUTH is what many processes show: in this one the candidate is faster or slower than that.
+    """
 
     def __init__(self, fault, noise, rng):
         self.fault, self.noise, self.rng = fault, noise, rng
@@ -74,6 +84,7 @@ class Machine:
         self.load = rng.gauss(0, 1)
         self.reference_ms = rng.uniform(0.9, 1.1)
         self.throttles_at = rng.randrange(2 * BLOCKS)
+        self.candidate_ms = self.reference_ms / TRUTH * math.exp(rng.gauss(0, APART / 1.96))
 
     def half(self, ms):
         """Latencies of the windows of one half."""
@@ -109,8 +120,7 @@ class Machine:
         hit = self.rng.random() < self.fault.disturbed
         victim, factor = self.rng.random() < 0.5, self.rng.uniform(1.1, 3.0)
         for is_candidate in (first, not first):
-            ms = self.reference_ms / (TRUTH if is_candidate else 1.0)
-            taken = self.half(ms)
+            taken = self.half(self.candidate_ms if is_candidate else self.reference_ms)
             if hit and is_candidate == victim:
                 taken = [x * factor for x in taken]
             times[is_candidate] = tuple(taken)

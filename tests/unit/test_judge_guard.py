@@ -12,6 +12,18 @@ from pike_hpc.evaluate.statistics import Estimate  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+def twice_as_fast(reference_ms):
+    """What a timing of a reference that took so long says of a candidate."""
+    return Estimate(
+        speedup=2.0,
+        ci95=(1.9, 2.1),
+        candidate_ms=reference_ms / 2,
+        reference_ms=reference_ms,
+        windows=9,
+        half_width=0.05,
+    )
+
+
 class Timer:
     """Finds these latencies of the reference, one after the other."""
 
@@ -24,10 +36,7 @@ class Timer:
         guard.before()
         assert guard.after(reference_last=True)
         ms = self.left.pop(0)
-        found = Estimate(
-            speedup=2.0, ci95=(1.9, 2.1), candidate_ms=ms / 2, reference_ms=ms, windows=9
-        )
-        return found, ("early_stop",)
+        return twice_as_fast(ms), ("early_stop",)
 
 
 def after_some(*reference_ms):
@@ -138,5 +147,5 @@ def test_other_weights_have_the_same_anchor():
 
 
 def test_a_faster_reference_than_believed_stays():
-    found = Estimate(speedup=2.0, ci95=(1.9, 2.1), candidate_ms=5.0, reference_ms=10.0, windows=9)
+    found = twice_as_fast(10.0)
     assert at_most(found, 12.0) == found
