@@ -1,28 +1,15 @@
 """The benchmark of shared memory runs where there is no GPU, and says that it had none."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from builders.benchmarks import benchmark
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-PROGRAM = Path(__file__).resolve().parents[1] / "bench/device_memory.py"
-
 
 def test_its_table_has_every_part():
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--simulated", "--rounds", "20"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    table = json.loads(done.stdout)
+    code, table, said = benchmark("device_memory.py", "--simulated", "--rounds", "20")
+    assert code == 0, said
     assert (table["memory"], table["why_not_cuda"]) == ("simulated", "asked for")
     for size in ("4096", "4194304"):
         assert set(table["making"][size]) == {"export", "import", "close", "ordinary"}

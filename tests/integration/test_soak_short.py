@@ -3,38 +3,22 @@
 `make soak` is the long one; both are tests/bench/memory.py.
 """
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from builders.benchmarks import benchmark
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
 SEED = 385
 """Deals an honest program, one that leaves files, one orphans, one shared memory, one that kills
 itself and another honest one, in this order."""
 
 
-def run(script: str, *words: str):
-    """The benchmark's exit status, JSON and stderr."""
-    done = subprocess.run(
-        [sys.executable, str(BENCH / script), "--device", "cpu", *words],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout), done.stderr
-
-
 def test_hostile_programs_and_a_killed_judge_leave_nothing():
-    words = ["--kinds", "torch", "--hostile", "--seed", str(SEED), "--evaluations", "6"]
-    code, found, said = run("memory.py", *words, "--kill-judge", "5", "--seconds", "150")
+    words = ["--device", "cpu", "--kinds", "torch", "--hostile", "--seed", str(SEED)]
+    code, found, said = benchmark(
+        "memory.py", *words, "--evaluations", "6", "--kill-judge", "5", "--seconds", "150"
+    )
     assert code == 0, said
     assert found["evaluations"] >= 4, "too slow a machine to say anything"
     assert found["statuses"].get("PASSED", 0) >= 2, found["statuses"]
@@ -44,8 +28,8 @@ def test_hostile_programs_and_a_killed_judge_leave_nothing():
 
 
 def test_the_throughput_benchmark_counts_what_the_worker_judged():
-    words = ["--kinds", "torch,broken", "--seconds", "15"]
-    code, found, said = run("throughput.py", *words)
+    words = ["--device", "cpu", "--kinds", "torch,broken", "--seconds", "15"]
+    code, found, said = benchmark("throughput.py", *words)
     assert code == 0, said
     one = found["gpus"]["1"]
     assert one["judges"] == 1
