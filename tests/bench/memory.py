@@ -1,6 +1,6 @@
 """What judging holds and leaves: GPU memory, host memory, file descriptors, processes, files.
 
-    python tests/bench/memory.py [--evaluations N] [--hostile] [--kill-judge N] [--out DIR]
+    python tests/bench/memory.py [--evaluations N] [--small] [--hostile] [--kill-judge N] [--out D]
 
 Evaluations through the real worker and one judge. Sampled after each of them; at
 the end everything is closed and looked for. Exit status 1 where something grew or was left.
@@ -226,7 +226,8 @@ def grown(values):
 
 def drive(device, asked):
     """All evaluations. Returns (samples, statuses, judges killed, seconds)."""
-    programs = deck(device.torch_device, asked.kinds and set(asked.kinds.split(",")))
+    fits = "cpu" if asked.small else device.torch_device
+    programs = deck(fits, asked.kinds and set(asked.kinds.split(",")))
     if asked.hostile:
         programs = [*programs, *HOSTILE]
     mailbox, samples, statuses = MemoryMailbox(), [], Counter()
@@ -253,6 +254,11 @@ def main():
     words.add_argument("--seconds", type=float, help="stop after so long")
     words.add_argument("--device", default="auto")
     words.add_argument("--kinds", help="of programs: inline,triton,compile,torch,broken (all)")
+    words.add_argument(
+        "--small",
+        action="store_true",
+        help="tasks that fit a CPU alone: the judge keeps all of them, so what grows is a leak",
+    )
     words.add_argument("--hostile", action="store_true", help="programs that leave things behind")
     words.add_argument("--kill-judge", type=int, default=0, metavar="N", help="at each Nth")
     words.add_argument("--seed", type=int, default=1)
