@@ -59,7 +59,7 @@ repeats gives in 98 of 100 cases."""
 TURNS, REST_S = 5, 1.0
 """Of timing reference and program outside: a machine's cores may change their speed. Before each
 the GPU rests: half a second of one model after another took an H200 to its 700 W, its clock from
-1,980 to 1,680 MHz, and made two ratios of do_bench 6 % apart on two of them. The judge's windows
+1,980 to 1,680 MHz, and made do_bench's ratios of two of them 5 % apart. The judge's windows
 never last so long."""
 
 _PLAIN = """
