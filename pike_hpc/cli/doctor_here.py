@@ -14,8 +14,15 @@ from pathlib import Path
 
 from pike_hpc.cli.check import Check
 from pike_hpc.cli.doctor_files import clock_check, kind_of, lock_check, room_check
-from pike_hpc.cli.image import TORCH, check_image, is_tested
-from pike_hpc.cli.judging_torch import inside, judging_device, judging_torch, runs_image
+from pike_hpc.cli.image import check_image
+from pike_hpc.cli.judging_torch import (
+    TORCH,
+    inside,
+    is_tested,
+    judging_device,
+    judging_torch,
+    runs_image,
+)
 from pike_hpc.cli.lanes import measure_isolation
 from pike_hpc.config import Resolved
 from pike_hpc.mailbox import FileMailbox

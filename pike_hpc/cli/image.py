@@ -6,13 +6,10 @@ import dataclasses
 import functools
 
 from pike_hpc import sandbox
-from pike_hpc.cli.judging_torch import runs_image
+from pike_hpc.cli.judging_torch import require_tested, runs_image
 from pike_hpc.config import Resolved
 from pike_hpc.records import UsageError
 from pike_hpc.worker import SIMULATED
-
-TORCH = ("2.11", "2.14")
-"""The first version that was tested, and the first that was not."""
 
 
 def with_digest(resolved: Resolved) -> Resolved:
@@ -67,22 +64,13 @@ def _found(engine: str, image: str, where: str) -> str:
 
 
 def check_version(found: sandbox.Image, image: str, where: str) -> None:
-    """Raises UsageError where the image's labels name a torch that we cannot judge."""
+    """Raises UsageError where the image's labels name a torch that we cannot judge.
+
+    One without labels is asked by the worker: a login node may not be able to start it.
+    """
     torch = found.labels.get("torch")
-    if torch is not None and not is_tested(torch):
-        raise UsageError(
-            f"image {image} holds torch {torch}",
-            where=where,
-            valid=f"{TORCH[0]} up to, and without, {TORCH[1]}",
-            fix="make image SITE=…, or name another image",
-        )
-
-
-def is_tested(version: str) -> bool:
-    """Whether a version of torch, such as 2.13.0+cu130, is one that we test."""
-    numbers = tuple(int(part) for part in version.partition("+")[0].split(".")[:2])
-    low, high = (tuple(map(int, v.split("."))) for v in TORCH)
-    return low <= numbers < high
+    if torch is not None:
+        require_tested(torch, image, where)
 
 
 def _prefixed(digest: str) -> str:

@@ -17,6 +17,9 @@ from pike_hpc.evaluate.device import Device, detect, torch_version
 from pike_hpc.proposers.rules import Toolchain, probe_toolchain
 from pike_hpc.records import UsageError
 
+TORCH = ("2.11", "2.14")
+"""The first version that was tested, and the first that was not."""
+
 _LOOK = """
 import importlib.metadata, json, os, shutil, sysconfig
 versions = [found.version for found in importlib.metadata.distributions(name="torch")]
@@ -68,8 +71,11 @@ def judging_torch(engine: str, image: str | None) -> str | None:
 
 
 def require_torch(engine: str, image: str | None) -> None:
-    """Raises UsageError where nothing could be judged for want of torch."""
-    if judging_torch(engine, image) is not None:
+    """Raises UsageError where nothing could be judged for want of torch, or with an image's."""
+    version = judging_torch(engine, image)
+    if version is not None:
+        if runs_image(engine):
+            require_tested(version, str(image), "container.image")
         return
     if runs_image(engine):
         raise UsageError(
@@ -86,6 +92,24 @@ def require_torch(engine: str, image: str | None) -> None:
         fix="make image SITE=… and name it as container.image; on one machine: make setup, or pip "
         "install 'pike-hpc[local]'",
     )
+
+
+def require_tested(version: str, image: str, where: str) -> None:
+    """Raises UsageError where an image's torch is one that we cannot judge."""
+    if not is_tested(version):
+        raise UsageError(
+            f"image {image} holds torch {version}",
+            where=where,
+            valid=f"{TORCH[0]} up to, and without, {TORCH[1]}",
+            fix="make image SITE=…, or name another image",
+        )
+
+
+def is_tested(version: str) -> bool:
+    """Whether a version of torch, such as 2.13.0+cu130, is one that we test."""
+    numbers = tuple(int(part) for part in version.partition("+")[0].split(".")[:2])
+    low, high = (tuple(map(int, v.split("."))) for v in TORCH)
+    return low <= numbers < high
 
 
 def judging_device(wanted: str, engine: str, image: str | None) -> Device:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.cli.image import check_image, check_version, with_digest
+from pike_hpc.cli.judging_torch import require_torch
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
 from pike_hpc.records import UsageError
@@ -90,6 +91,19 @@ def test_another_torch_than_we_test_is_refused(torch) -> None:
 @pytest.mark.parametrize("labels", [{}, {"torch": "2.11.0"}, {"torch": "2.13.1+cu130"}])
 def test_one_that_we_test_or_that_says_nothing_is_taken(labels) -> None:
     check_version(Image(digest="sha256:aa", labels=labels), "i", "here")
+
+
+def test_a_worker_asks_the_image_which_torch_it_has(tmp_path, facts) -> None:
+    """The first thing it does; PyTorch's own images have no labels of ours."""
+    program(tmp_path, "podman", {"torch": "2.10.0+cu128", "compiler": None, "headers": False})
+    with pytest.raises(UsageError, match=r"image old holds torch 2\.10\.0") as caught:
+        require_torch("podman", "old")
+    assert caught.value.valid == "2.11 up to, and without, 2.14"
+    program(tmp_path, "podman", {"torch": "2.13.0+cu128", "compiler": None, "headers": False})
+    require_torch("podman", "new")
+    program(tmp_path, "podman", {"torch": None, "compiler": None, "headers": False})
+    with pytest.raises(UsageError, match="no torch in image bare"):
+        require_torch("podman", "bare")
 
 
 def test_a_run_keeps_to_the_image_that_it_began_with(tmp_path, facts) -> None:
