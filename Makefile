@@ -37,8 +37,9 @@ cancel: ## Stop the jobs of RUN=DIR, keep its data
 report: ## Tables and page of RUN=DIR
 	@$(PIKE) report "$(RUN)"
 
-doctor: setup ## Try everything a run needs here
-	@$(PIKE) doctor $(if $(SITE),--site $(SITE))
+doctor: setup ## Try everything a run needs here: [SITE=] [ACCOUNT=] [WORKFLOW=], whose models are asked
+	@$(PIKE) doctor $(if $(SITE),--site $(SITE)) $(if $(ACCOUNT),--account $(ACCOUNT)) \
+		$(if $(filter-out file,$(origin WORKFLOW)),--workflow $(WORKFLOW))
 
 test: setup-dev ## Everything, from nothing: checks, then the whole suite
 	@$(MAKE) --no-print-directory check
@@ -93,9 +94,10 @@ IMAGES ?= $(if $(SITE),,containers)
 WHEELS ?=
 BUILD ?=
 
-image: ## Pull or build an image: [SITE= IMAGE=eval-cpu|eval-cuda12|eval-cuda13 BUILD=1 DRY_RUN=1]
+image: ## Pull or build one: [SITE=] [ACCOUNT=] [IMAGE=eval-cpu, eval-cuda12 or eval-cuda13] [BUILD=1] [DRY_RUN=1]
 	@$(if $(PYTHON),"$(PYTHON)",.venv/bin/python) containers/build.py $(IMAGE) \
-		$(if $(SITE),--site "$(SITE)") $(if $(IMAGES),--out "$(IMAGES)") \
+		$(if $(SITE),--site "$(SITE)") $(if $(ACCOUNT),--account "$(ACCOUNT)") \
+		$(if $(IMAGES),--out "$(IMAGES)") \
 		$(if $(WHEELS),--wheels "$(WHEELS)") $(if $(BUILD),--build) $(if $(DRY_RUN),--dry-run)
 
 devcluster: ## A real Slurm, Apptainer and podman on this Debian 12 machine, as root

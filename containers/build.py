@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", nargs="?", choices=sorted(recipes.RECIPES))
     parser.add_argument("--site", help="whose engine, folders and queue are meant")
+    parser.add_argument("--account", help="what Slurm charges for a job that makes it")
     parser.add_argument("--engine", choices=["apptainer", *recipes.CONTAINERS])
     parser.add_argument("--build", action="store_true", help="ours, and not PyTorch's own")
     parser.add_argument("--job", action="store_true", help="let Slurm build it; needs --site")
@@ -81,7 +82,7 @@ def _apply_site(arguments: argparse.Namespace) -> None:
     """Fill in what the site says and the command line does not."""
     from pike_hpc.cli.image_site import image_site  # noqa: PLC0415
 
-    site = image_site(arguments.site)
+    site = image_site(arguments.site, arguments.account)
     arguments.engine = arguments.engine or site.engine
     # The site's own name for its image is that of the one that it gets without being asked.
     arguments.tag = arguments.tag or (site.image if arguments.name is None else "")

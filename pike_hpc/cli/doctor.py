@@ -97,9 +97,9 @@ def _checks(resolved: Resolved, options: argparse.Namespace) -> Iterator[Check]:
     yield from on_nodes(resolved, _arguments(options, resolved), options.wait_s)
 
 
-def any_work(site: str) -> Resolved:
+def any_work(site: str, account: str | None = None) -> Resolved:
     """The configuration of a site, whatever is run there. Raises UsageError."""
-    return _resolved(argparse.Namespace(site=site, workflow=None, set=[], account=None))
+    return _resolved(argparse.Namespace(site=site, workflow=None, set=[], account=account))
 
 
 def _resolved(options: argparse.Namespace) -> Resolved:

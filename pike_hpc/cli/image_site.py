@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pike_hpc.cli.doctor import any_work
 from pike_hpc.cli.doctor_slurm import allocation
-from pike_hpc.launch import slurm_parameters
+from pike_hpc.launch import slurm_parameters, with_account
 
 JOB_MINUTES = 120
 """Of a job that makes an image."""
@@ -29,9 +29,11 @@ class ImageSite:
     """Of sbatch, for a job without GPU."""
 
 
-def image_site(name: str) -> ImageSite:
-    """Read the site. Raises UsageError."""
-    resolved = any_work(name)
+def image_site(name: str, account: str | None = None) -> ImageSite:
+    """Read the site; a job is charged to `account`, or as its runs are. Raises UsageError."""
+    resolved = any_work(name, account)
+    if resolved.site.container.build_in == "job":
+        resolved = with_account(resolved)
     site = resolved.site
     engine = site.container.engine
     has_image = site.container.image is not None

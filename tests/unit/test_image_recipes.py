@@ -67,10 +67,10 @@ def test_perlmutter_builds_where_asked() -> None:
 @pytest.mark.parametrize("build", [(), ("--build",)])
 def test_lawrencium_has_a_job_pull_or_build_into_scratch(build: tuple[str, ...]) -> None:
     """Its login nodes are not for computing."""
-    ((*sbatch, wrap),) = commands("--site", "lawrencium", *build)
+    ((*sbatch, wrap),) = commands("--site", "lawrencium", "--account", "pc_mine", *build)
     assert sbatch == [
         *("sbatch", "--wait", "--parsable", "--job-name=pike-image", "--time=120"),
-        *("--cpus-per-task=1", "--qos=lr_normal", "--partition=lr7"),
+        *("--cpus-per-task=1", "--qos=lr_normal", "--partition=lr7", "--account=pc_mine"),
         f"--output={LAWRENCIUM}/images/build-%j.log",
     ]
     inside = shlex.split(wrap.removeprefix("--wrap="))
