@@ -127,3 +127,9 @@ def judging_toolchain(engine: str, image: str | None) -> Toolchain:
     return dataclasses.replace(
         here, compiler=found.compiler, python_headers=found.headers, tensorrt=False
     )
+
+
+def left_out(engine: str, image: str | None) -> tuple[str, ...]:
+    """A line about the rules that can't do without what is missing where `engine` judges."""
+    lacks = judging_toolchain(engine, image).lacks
+    return (f"rules with torch.compile are left out, for want of {lacks}",) if lacks else ()

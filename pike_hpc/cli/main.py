@@ -88,7 +88,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"pike-hpc {pike_hpc.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command, summary in COMMANDS.items():
-        sub = commands.add_parser(command, help=summary, description=summary)
+        sub = commands.add_parser(command, help=summary, description=summary, allow_abbrev=False)
         if command == name:
             module = importlib.import_module(f"pike_hpc.cli.{_MODULES.get(command, command)}")
             getattr(module, f"add_{command}")(sub)

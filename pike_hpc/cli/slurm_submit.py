@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pike_hpc.cli import processes, slurm_jobs
+from pike_hpc.cli.card_memory import too_large
+from pike_hpc.cli.judging_torch import left_out
 from pike_hpc.cli.run import Run
 from pike_hpc.cli.tape import Tape
 from pike_hpc.cli.wave import forget_why
@@ -42,6 +45,7 @@ def ask_first(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> Reso
     """
     plan = plan_on_paper(resolved, folder, tasks)
     print(ceiling(resolved, len(plan[1])), file=sys.stderr)
+    _tell(too_large(tasks, resolved.site.worker_job.gpu_model))
     resolved = with_account(resolved)
     _tell(preflight(resolved, folder, at_slurm(resolved, plan)))
     return resolved
@@ -137,22 +141,32 @@ def plan_on_paper(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> 
     return plan_jobs(resolved, folder, ids, python=sys.executable, lib=lib, python_path=path)
 
 
-def print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int:
-    """What submit would start now; nothing is written, neither here nor at Slurm."""
+def print_plan(
+    resolved: Resolved, folder: Path, tasks: tuple[Task, ...], ready: Callable[[], None]
+) -> int:
+    """What submit would start now; nothing is written, neither here nor at Slurm.
+
+    `ready` raises a PikeError where submit would not even begin.
+    """
     plan = plan_on_paper(resolved, folder, tasks)
     print(f"# run folder: {folder}\n# tasks: {', '.join(t.key for t in tasks)}")
     print(f"# {ceiling(resolved, len(plan[1]))}")
+    for line in too_large(tasks, resolved.site.worker_job.gpu_model):
+        print(f"# {line}")
+    with _shown():
+        ready()
+    container = resolved.site.container
+    if resolved.site.scheduler == "local":
+        for line in left_out(container.engine, container.image):
+            print(f"# {line}")
     slurm = resolved.site.scheduler == "slurm"
     workers, agents = _still_missing(folder, at_slurm(resolved, plan)) if slurm else plan
     size = max_array_size() if slurm else DEFAULT_ARRAY_SIZE
     if slurm and sbatch_is_here():
         resolved = with_account(resolved)
-        try:
-            lines = preflight(resolved, folder, (workers, agents))
-        except PikeError as error:
-            lines = ("submit would stop here:", *str(error).splitlines())
-        for line in lines:
-            print(f"# {line}")
+        with _shown():
+            for line in preflight(resolved, folder, (workers, agents)):
+                print(f"# {line}")
     walltime = {}
     if slurm:
         minutes = resolved.site.worker_job.walltime_minutes
@@ -166,6 +180,16 @@ def print_plan(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> int
     if slurm:
         _tell_where(resolved, folder)
     return 0
+
+
+@contextlib.contextmanager
+def _shown() -> Iterator[None]:
+    """An error of submit is a part of the plan."""
+    try:
+        yield
+    except PikeError as error:
+        for line in ("submit would stop here:", *str(error).splitlines()):
+            print(f"# {line}")
 
 
 def _still_missing(folder: Path, plan: processes.Plan) -> processes.Plan:

@@ -12,7 +12,7 @@ from pike_hpc.cli import processes, slurm_jobs
 from pike_hpc.cli.config import add_layers, resolve_from
 from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.image import check_image, with_digest
-from pike_hpc.cli.judging_torch import judging_device, require_torch
+from pike_hpc.cli.judging_torch import judging_device, left_out, require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
@@ -63,11 +63,10 @@ def submit(options: argparse.Namespace) -> int:
         return simulate(resolved, tasks, options.run_dir)
     tape = tape_from(options)
     resolved, device = _with_device(resolved, tape)
-    check_keys(resolved, tape)
-    check_key_files(resolved)
     folder = options.run_dir or resolved.run_dir
     if options.dry_run:
-        return print_plan(resolved, folder.absolute(), tasks)
+        return print_plan(resolved, folder.absolute(), tasks, lambda: _check_keys(resolved, tape))
+    _check_keys(resolved, tape)
     is_new = not (folder / "run.yaml").exists()
     if resolved.site.scheduler == "slurm" and is_new:
         resolved = ask_first(resolved, folder.absolute(), tasks)
@@ -75,6 +74,8 @@ def submit(options: argparse.Namespace) -> int:
         resolved = with_digest(resolved)
     if device is not None and is_new:  # no folder is made for a run that could not judge
         require_torch(resolved.site.container.engine, resolved.site.container.image)
+        for line in left_out(resolved.site.container.engine, resolved.site.container.image):
+            print(line, file=sys.stderr)
     run = _open_or_create(folder, resolved, tasks)
     return _go_on(run, device, tape, is_new=is_new)
 
@@ -105,6 +106,12 @@ def cancel(options: argparse.Namespace) -> int:
     print(f"{cancelled}stopped {stopped} processes; all data is kept in {run.dir}", file=sys.stderr)
     print(f"continue with: pike-hpc resume {run.dir}", file=sys.stderr)
     return 0
+
+
+def _check_keys(resolved: Resolved, tape: Tape) -> None:
+    """Raises UsageError where agents would find no key."""
+    check_keys(resolved, tape)
+    check_key_files(resolved)
 
 
 def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | None]:

@@ -49,6 +49,7 @@ def test_the_commands_are_those_of_the_contract():
         (["submit", "--workflow", "nope.yaml"], ["nope.yaml", "No such file"]),
         (["submit", "--workflow", "w.yaml", "--site", "lokal"], ["'lokal'", "did you mean"]),
         (["submit", "--workflow", "w.yaml", "--set", "budget.wal=1"], ["wal", "wall_minutes"]),
+        (["submit", "--workflow", "w.yaml", "--sit", "local"], ["unrecognized", "--sit"]),
         (["submit", "--workflow", "w.yaml", "--set", "search.seed=1:30"], ["base 60"]),
         (["submit", "--workflow", "w.yaml", "--set", "evaluate.devices=[cuda]"], ["nvidia-smi"]),
         (["submit", "--workflow", "w.yaml", "--set", 'tasks.ids="99"'], ["'99'", "1, 2, 4, 6"]),
@@ -124,6 +125,31 @@ def test_dry_run_prints_the_ceiling_and_makes_nothing(capsys, workflow):
     assert "pike_hpc worker" in out
     assert "pike_hpc agent" in out
     assert not (workflow.parent / "made").exists()
+
+
+def test_dry_run_shows_where_submit_would_stop(capsys, workflow, monkeypatch):
+    """A key that is not there yet hides nothing of the plan."""
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    level3 = ("--workflow", ROOT / "workflows/level3.yaml", "--site", "local")
+    code, out, _ = run(capsys, "submit", *level3, "--dry-run")
+    assert code == 0
+    assert "# submit would stop here:\n# no API key: GEMINI_API_KEY is not set" in out
+    assert "pike_hpc agent" in out
+    code, _, err = run(capsys, "submit", *level3, "--run", "made")
+    assert code == 2
+    assert "no API key: GEMINI_API_KEY is not set" in err
+    assert not (workflow.parent / "made").exists()
+
+
+def test_a_missing_compiler_is_told_before_the_run(capsys, workflow, monkeypatch):
+    asked = ("submit", "--workflow", workflow, "--dry-run", "--set", "container.engine=none")
+    assert "left out" not in run(capsys, *asked)[1]
+    monkeypatch.setenv("PATH", str(workflow.parent))
+    _, out, _ = run(capsys, *asked)
+    assert (
+        "# rules with torch.compile are left out, for want of a C++ compiler (Debian package g++)"
+        in out
+    )
 
 
 def test_tasks_list_and_show_speak_the_contracts_json(capsys):

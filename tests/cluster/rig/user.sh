@@ -47,7 +47,7 @@ remove_user() {
 processes_of_user() { ps -o stat=,pid= -u "$RIG_USER" | sed -n 's/^[^Z]\S* *//p'; }
 
 # files_of UID: what the user owns outside its home, the outermost of each, with a null after it.
-files_of() { find /tmp /var/tmp /dev/shm -xdev -mindepth 1 -uid "$1" -prune -print0; }
+files_of() { find /tmp /var/tmp /dev/shm -ignore_readdir_race -xdev -mindepth 1 -uid "$1" -prune -print0; }
 
 no_process_of_user() { [ -z "$(processes_of_user)" ]; }
 
