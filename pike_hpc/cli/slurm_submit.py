@@ -48,6 +48,7 @@ def ask_first(resolved: Resolved, folder: Path, tasks: tuple[Task, ...]) -> Reso
     _tell(too_large(tasks, resolved.site.worker_job.gpu_model))
     resolved = with_account(resolved)
     _tell(preflight(resolved, folder, at_slurm(resolved, plan)))
+    _tell(said_of_scrontab(resolved, folder, plan))
     return resolved
 
 
@@ -94,6 +95,20 @@ def submit_to_slurm(run: Run, plan: processes.Plan, tape: Tape, *, is_new: bool)
 def at_slurm(resolved: Resolved, plan: processes.Plan) -> processes.Plan:
     """The part of a plan that becomes jobs: agents live elsewhere where the site says so."""
     return plan if resolved.site.agent.where == "array" else (plan[0], ())
+
+
+def said_of_scrontab(resolved: Resolved, folder: Path, plan: processes.Plan) -> tuple[str, ...]:
+    """What Slurm refuses of the agent that scrontab is to start; none where it would take it.
+
+    No more than a warning: a site may give a QOS or constraint to scrontab alone.
+    """
+    if resolved.site.agent.where != "scrontab":
+        return ()
+    try:
+        preflight(resolved, folder, ((), plan[1][:1]))
+    except PikeError as error:
+        return ("by sbatch Slurm would not take the agent of scrontab:", *str(error).splitlines())
+    return ()
 
 
 def check_key_files(resolved: Resolved) -> None:
@@ -167,6 +182,8 @@ def print_plan(
         with _shown():
             for line in preflight(resolved, folder, (workers, agents)):
                 print(f"# {line}")
+        for line in said_of_scrontab(resolved, folder, plan):
+            print(f"# {line}")
     walltime = {}
     if slurm:
         minutes = resolved.site.worker_job.walltime_minutes

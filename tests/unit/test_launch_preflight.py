@@ -293,3 +293,16 @@ def test_accounts_that_cannot_be_asked_stop_only_what_depends_on_the_default(cap
     assert not Path("run").exists()
     _, out, _ = submit(capsys, "--dry-run", *SUFFIX, "--account", "m1")
     assert "# account: m1_g for workers, m1 for agents (--account)\n" in out
+
+
+def test_an_agent_that_scrontab_is_to_start_is_tried_and_refused_without_stopping(capsys, cluster):
+    """Its QOS may be one that a site gives to scrontab alone."""
+    scrontab = ("--dry-run", "--set", "agent.where=scrontab", "--set", "agent.qos=workflwo")
+    assert "of scrontab" not in submit(capsys, *scrontab)[1]
+    assert "#SBATCH --qos=workflwo" in (cluster / "agent.sh").read_text()
+    (cluster / "agent.refusal").write_text("sbatch: error: Invalid qos specification\n")
+    code, out, _ = submit(capsys, *scrontab)
+    assert code == 0
+    assert "# by sbatch Slurm would not take the agent of scrontab:\n# Slurm would not run" in out
+    assert "agent.qos = workflwo" in out
+    assert "submit would stop here" not in out
