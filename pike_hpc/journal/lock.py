@@ -5,6 +5,9 @@ shows that it excludes and the mount does not keep it local to this node. `CLAIM
 StrictSoftFileLock) works where links are atomic, survives its holder's death, and is then taken
 over only with proof that the holder ended on this very node; otherwise the message says how a
 person clears it. Never a lock that expires by age.
+
+The two don't exclude each other, and a login node may have the one where a compute node has the
+other: all locks of a folder are of the kind that the first of them was.
 """
 
 from __future__ import annotations
@@ -24,7 +27,11 @@ from filelock import Timeout as LockTimeout
 from pike_hpc.journal.disk import explain
 from pike_hpc.journal.holder import Holder, read_holder, this_process, write_holder
 from pike_hpc.machine import mount_of, mount_table
-from pike_hpc.records import TryAgainLater
+from pike_hpc.records import TryAgainLater, UsageError
+
+
+_NOTE = ".kind"
+"""A symbolic link in the folder whose target is the kind's name."""
 
 
 class LockKind(enum.Enum):
@@ -52,13 +59,14 @@ class WriterLock:
     ) -> WriterLock:
         """The lock on path, its folder made where missing.
 
-        Waits at most wait_s. Without a kind, the file system at path decides. Raises
-        TryAgainLater naming the holder.
+        Waits at most wait_s. Without a kind it is that of the folder's other locks, the first
+        time what the file system here allows. Raises TryAgainLater naming the holder, UsageError
+        where this node can't take locks of that kind.
         """
         sidecar = path.with_name(path.name + ".holder")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = _make(path, kind or choose_lock(path.parent, mount_table()))
+            lock = _make(path, kind or agreed(path.parent, choose_lock(path.parent, mount_table())))
             _acquire(lock, sidecar, wait_s)
         except LockTimeout:
             raise _held(path, read_holder(sidecar)) from None
@@ -94,6 +102,37 @@ class WriterLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+def agreed(folder: Path, here: LockKind) -> LockKind:
+    """The kind of all locks in a folder, written down by whoever takes the first.
+
+    Args:
+        folder: of the locks.
+        here: the kind that this node would choose. Claims work on any node, flock on some.
+
+    Raises:
+        UsageError: the others take flock, and this node can't.
+    """
+    noted = folder / _NOTE
+    try:
+        noted.symlink_to(here.value)  # one step, with its content, on every node or on none
+    except FileExistsError:
+        pass
+    except OSError:
+        return here  # a file system without symbolic links
+    said = noted.readlink().name
+    if said not in {kind.value for kind in LockKind}:
+        raise UsageError(f"no kind of lock is called {said}", where=str(noted), valid=here.value)
+    kind = LockKind(said)
+    if kind is LockKind.FLOCK and here is LockKind.CLAIMS:
+        raise UsageError(
+            "this node can't keep the others out: they take flock, which does not exclude here",
+            where=str(noted),
+            fix=f"run it where the others run; or, when no controller of this run is alive: "
+            f"ln -sfn {here.value} '{noted}', and all take claims from then on",
+        )
+    return kind
 
 
 def choose_lock(folder: Path, mounts: str) -> LockKind:

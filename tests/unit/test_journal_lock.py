@@ -6,7 +6,8 @@ import pytest
 
 from pike_hpc.journal import LockKind, WriterLock, choose_lock
 from pike_hpc.journal.holder import read_holder
-from pike_hpc.records import TryAgainLater
+from pike_hpc.journal.lock import agreed
+from pike_hpc.records import TryAgainLater, UsageError
 
 HOLD = """
 import sys, time
@@ -113,3 +114,24 @@ def test_the_mount_decides(tmp_path, fstype, options, expected):
     table = mount("ext4", "rw", "/") + mount(fstype, options, point) + "garbage\n"
     assert choose_lock(folder, table) is expected
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("other", list(LockKind))
+def test_all_locks_of_a_folder_are_of_the_first_one_s_kind(tmp_path, other):
+    """A compute node whose mount has no flock came first; a login node that has it follows."""
+    assert agreed(tmp_path, LockKind.CLAIMS) is LockKind.CLAIMS
+    assert agreed(tmp_path, other) is LockKind.CLAIMS
+    lock = WriterLock.take(tmp_path / "t.lock", writer="one", clock=lambda: 1.0)
+    with lock, pytest.raises(TryAgainLater):
+        take(tmp_path / "t.lock", LockKind.CLAIMS)
+
+
+def test_a_node_that_cannot_take_the_others_locks_says_so_and_what_to_type(tmp_path):
+    assert agreed(tmp_path, LockKind.FLOCK) is LockKind.FLOCK
+    with pytest.raises(UsageError, match="can't keep the others out") as caught:
+        agreed(tmp_path, LockKind.CLAIMS)
+    subprocess.run(
+        (caught.value.fix or "").partition(": ")[2].partition(",")[0], shell=True, check=True
+    )
+    assert agreed(tmp_path, LockKind.CLAIMS) is LockKind.CLAIMS
+    assert agreed(tmp_path, LockKind.FLOCK) is LockKind.CLAIMS
