@@ -1,18 +1,12 @@
-"""What doctor finds out about a folder: locks, kind of file system, clock, room.
-
-Locks are what differs most: a file system may refuse them, or grant them to two nodes at once.
-"""
+"""What doctor finds out about a folder: kind of file system, clock, room."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from pike_hpc.cli.check import Check
@@ -21,67 +15,6 @@ from pike_hpc.machine import mount_of, mount_table
 MIN_FREE_GB, MIN_FREE_FILES = 5.0, 100_000
 MAX_SKEW_S = 5.0
 """Leases are judged by counters and Slurm first: clocks that differ by more only mislead people."""
-
-ENOTSUPP = 524
-"""The kernel's own number, which should never reach a program and does."""
-
-LOCK_ERRORS = {
-    errno.ENOLCK: (
-        "there are no locks to be had (errno 37): an NFS mount without its lock service",
-        "ask for a mount with locks, or put paths.work on the parallel file system",
-    ),
-    errno.ENOSYS: (
-        "locks are not implemented (errno 38): Lustre mounted without `flock`",
-        "ask for the mount option flock, or put paths.work elsewhere",
-    ),
-    ENOTSUPP: (
-        "locks are not supported (errno 524): a file system that a server forwards, as DVS does",
-        "put paths.work on a file system that nodes mount themselves, such as scratch",
-    ),
-}
-_GOES_ON = "a run goes on with claims by hard link, which are slower"
-
-Lock = Callable[[int, int], None]
-
-
-def lock_check(folder: Path, lock: Lock = fcntl.flock) -> Check:
-    """Whether a file there is locked once and no more."""
-    with tempfile.NamedTemporaryFile(prefix="pike-doctor-", dir=folder) as one:
-        try:
-            lock(one.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return lock_refused(error)
-        with Path(one.name).open("rb") as two:
-            try:
-                lock(two.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return Check("lock", "ok", f"flock excludes on this node, on {kind_of(folder)}")
-    return Check("lock", "warn", f"flock excludes nobody on {kind_of(folder)}", _GOES_ON)
-
-
-def lock_refused(error: OSError) -> Check:
-    """What a lock's error means and what to do about it."""
-    what, fix = LOCK_ERRORS.get(
-        error.errno or 0, (str(error), "put paths.work on another file system")
-    )
-    return Check("lock", "warn", f"{what}; {_GOES_ON}", fix)
-
-
-def lock_of_another(file: Path, lock: Lock = fcntl.flock) -> Check:
-    """Whether a lock that somebody holds on another node is seen on this one."""
-    with file.open("rb") as opened:
-        try:
-            lock(opened.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return Check("lock", "ok", f"a lock held elsewhere holds here, on {kind_of(file)}")
-        except OSError as error:
-            return lock_refused(error)
-    return Check(
-        "lock",
-        "warn",
-        f"a lock held elsewhere does not hold here (as with localflock), on {kind_of(file)}",
-        f"nothing to do: {_GOES_ON}. Never trust other programs' locks there",
-    )
 
 
 def kind_of(path: Path) -> str:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pike_hpc.cli.check import Check
-from pike_hpc.cli.doctor_files import clock_check, kind_of, lock_check, room_check
+from pike_hpc.cli.doctor_files import clock_check, room_check
+from pike_hpc.cli.doctor_locks import claims_check, lock_check
+from pike_hpc.cli.doctor_sharing import sharing_of, work_check
 from pike_hpc.cli.image import check_image
 from pike_hpc.cli.judging_torch import (
     TORCH,
@@ -25,7 +27,6 @@ from pike_hpc.cli.judging_torch import (
 )
 from pike_hpc.cli.lanes import measure_isolation
 from pike_hpc.config import Resolved
-from pike_hpc.mailbox import FileMailbox
 
 
 def here(resolved: Resolved) -> Mapping[str, Callable[[], Check]]:
@@ -39,8 +40,9 @@ def here(resolved: Resolved) -> Mapping[str, Callable[[], Check]]:
         "device": lambda: device(resolved),
         "compiler": lambda: compiler(resolved),
         "isolation": lambda: isolation(resolved),
-        "work": lambda: mailbox(work),
+        "work": lambda: work_check(work),
         "lock": lambda: lock_check(work),
+        "claims": lambda: claims_check(work, sharing_of(work)),
         "clock": lambda: clock_check(work),
         "quota": lambda: room_check(work),
         "tmp": lambda: sockets(tmp),
@@ -128,15 +130,6 @@ def isolation(resolved: Resolved) -> Check:
     state = "ok" if found.level >= max(minimum, "L3") else "warn"
     fix = "apt-get install bubblewrap, and allow user namespaces (docs/isolation.md)"
     return Check("isolation", state, detail, fix)
-
-
-def mailbox(work: Path) -> Check:
-    """Whether requests could be handed over there."""
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pike-doctor-", dir=work) as folder:
-        counts = FileMailbox(Path(folder)).counts()
-    state = "warn" if counts.new else "ok"
-    return Check("work", state, f"{work.resolve()}, {kind_of(work)}: renames and commits work")
 
 
 def sockets(tmp: Path) -> Check:

@@ -5,7 +5,6 @@ A worker's node is asked what a worker needs, an agent's what an agent does: a w
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -15,11 +14,15 @@ from pathlib import Path
 
 from pike_hpc.cli import doctor_here
 from pike_hpc.cli.check import Check
-from pike_hpc.cli.doctor_files import clock_check, lock_of_another
+from pike_hpc.cli.doctor_files import clock_check, room_check
+from pike_hpc.cli.doctor_locks import claims_of_another, lock_of_another
+from pike_hpc.cli.doctor_sharing import read_note, work_of_a_node
 from pike_hpc.cli.judging_torch import judging_device, judging_torch, runs_image
 from pike_hpc.cli.models import brief_answers
 from pike_hpc.config import Resolved
-from pike_hpc.records import TryAgainLater
+from pike_hpc.journal import choose_lock
+from pike_hpc.machine import mount_table
+from pike_hpc.records import CodecError, TryAgainLater
 from pike_hpc.sandbox import Engine, inspect, look
 
 VISIBLE_S = 70.0
@@ -31,10 +34,19 @@ MIN_DRIVER = {12: (525, 60), 13: (580, 65)}
 
 def inside(resolved: Resolved, kind: str, note: Path) -> Mapping[str, Callable[[], Check]]:
     """Checks in a job of that kind. `note` is a file that the login node has just written."""
+    work = note.parent
+
+    def journal() -> str | None:
+        """How an agent here locks its task; a worker has none."""
+        return choose_lock(work, mount_table()).value if kind == "agent" else None
+
     shared: dict[str, Callable[[], Check]] = {
         "visible": lambda: visible(note),
-        "lock": lambda: lock_of_another(note),
-        "clock": lambda: clock_check(note.parent),
+        "work": lambda: work_of_a_node(work, read_note(note).sharing),
+        "lock": lambda: lock_of_another(note, read_note(note), journal()),
+        "claims": lambda: claims_of_another(note, read_note(note), journal()),
+        "clock": lambda: clock_check(work),
+        "quota": lambda: room_check(work),
     }
     if kind == "agent":
         return shared | {"model": lambda: model(resolved)}
@@ -52,8 +64,8 @@ def visible(note: Path) -> Check:
     began = time.monotonic()
     while time.monotonic() - began < VISIBLE_S:
         try:
-            written = json.loads(note.read_text("utf-8"))["written_at"]
-        except (OSError, ValueError, KeyError):
+            written = read_note(note).written_at
+        except (OSError, CodecError):
             time.sleep(1)
             continue
         late_s = max(time.time() - written, 0.0)

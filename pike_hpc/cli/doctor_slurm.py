@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any
 
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor_files import skew_check
+from pike_hpc.cli.doctor_locks import note_for_nodes
 from pike_hpc.config import Resolved, env
 from pike_hpc.launch import plan_jobs, preflight, slurm_parameters, with_account
 from pike_hpc.launch.exports import handed_over
@@ -91,13 +89,9 @@ def _on_node(
     run = work / "doctor"
     workers, agents = plan_jobs(resolved, run, ["1"], python=sys.executable, lib=run)
     job = (workers if kind == "worker" else agents)[0]
-    with tempfile.NamedTemporaryFile("w", prefix="pike-doctor-", suffix=".json", dir=work) as note:
-        json.dump({"written_at": time.time()}, note)
-        note.flush()
-        with contextlib.suppress(OSError):  # told by the check of this machine
-            fcntl.flock(note.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with note_for_nodes(work) as note:
         program = [sys.executable, "-P", "-m", "pike_hpc", "doctor", *arguments]
-        program += ["--inside", kind, "--note", note.name]
+        program += ["--inside", kind, "--note", str(note)]
         lines = [*resolved.site.setup, f"exec {shlex.join(program)}"]
         parameters = slurm_parameters(resolved, kind, "pike-doctor")
         argv = [*srun(parameters, wait_s), "bash", "-c", "\n".join(lines)]

@@ -1,10 +1,8 @@
-"""What doctor makes of what it finds, by file systems, clocks and programs that answer by hand."""
+"""What doctor makes of what it finds, by quotas, clocks and programs that answer by hand."""
 
 import dataclasses
 import errno
-import fcntl
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,56 +11,11 @@ from builders.slurm_run import SITE, scripted_cluster
 from pike_hpc.cli import doctor_here
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor import any_work
-from pike_hpc.cli.doctor_files import (
-    ENOTSUPP,
-    lock_check,
-    lock_of_another,
-    read_lfs_quota,
-    room_check,
-    skew_check,
-)
-from pike_hpc.cli.doctor_node import driver_check, visible
+from pike_hpc.cli.doctor_files import read_lfs_quota, room_check, skew_check
+from pike_hpc.cli.doctor_node import driver_check
 from pike_hpc.cli.doctor_slurm import account, on_nodes, srun
 from pike_hpc.cli.judging_torch import inside
 from pike_hpc.records import UsageError
-
-
-@pytest.mark.parametrize(
-    ("number", "says", "fix"),
-    [
-        (errno.ENOLCK, "errno 37", "paths.work"),
-        (errno.ENOSYS, "errno 38", "mount option flock"),
-        (ENOTSUPP, "errno 524", "scratch"),
-        (errno.EIO, "Input/output error", "another file system"),
-    ],
-)
-def test_a_lock_that_is_refused_is_explained(tmp_path, number, says, fix) -> None:
-    def lock(_file: int, _how: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    check = lock_check(tmp_path, lock)
-    assert check.state == "warn"
-    assert says in check.detail
-    assert "a run goes on" in check.detail
-    assert fix in check.fix
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_that_excludes_nobody_is_seen(tmp_path) -> None:
-    assert lock_check(tmp_path).state == "ok"
-    check = lock_check(tmp_path, lambda _file, _how: None)
-    assert (check.state, "excludes nobody" in check.detail) == ("warn", True)
-
-
-def test_a_lock_of_another_node_is_seen_or_not(tmp_path) -> None:
-    file = tmp_path / "note"
-    file.touch()
-    with file.open() as holder:
-        fcntl.flock(holder.fileno(), fcntl.LOCK_EX)
-        assert lock_of_another(file).state == "ok"
-    check = lock_of_another(file)
-    assert check.state == "warn"
-    assert "does not hold here" in check.detail
 
 
 @pytest.mark.parametrize(
@@ -114,11 +67,6 @@ def test_a_driver_runs_programs_of_a_cuda(driver, cuda, state) -> None:
     assert check.state == state
     if state == "fail":
         assert "make image IMAGE=eval-cuda" in check.fix
-
-
-def test_what_the_login_node_wrote_is_seen(tmp_path) -> None:
-    (tmp_path / "note").write_text('{"written_at": 1.0}')
-    assert visible(tmp_path / "note").state == "ok"
 
 
 def test_a_node_is_asked_for_as_the_jobs_will_ask() -> None:
