@@ -21,7 +21,7 @@ import pike_hpc
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor_here import here
 from pike_hpc.cli.doctor_node import inside, model
-from pike_hpc.cli.doctor_slurm import at_slurm, on_nodes
+from pike_hpc.cli.doctor_slurm import at_slurm, on_nodes, scrontab
 from pike_hpc.config import Resolved, env, recognise_site, resolve
 from pike_hpc.evaluate.device import torch_version
 from pike_hpc.records import encode
@@ -88,6 +88,8 @@ def _checks(resolved: Resolved, options: argparse.Namespace) -> Iterator[Check]:
         return
     asked = list(at_slurm(resolved))
     yield from asked
+    if resolved.site.agent.where == "scrontab":
+        yield from tried({"scrontab": lambda: scrontab(resolved)})
     if resolved.site.agent.where != "array":
         yield from tried({"model": lambda: model(resolved)})
     if options.no_nodes or any(check.state != "ok" for check in asked):

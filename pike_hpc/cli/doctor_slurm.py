@@ -12,15 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pike_hpc.cli import slurm_submit
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor_files import skew_check
 from pike_hpc.cli.doctor_locks import note_for_nodes
+from pike_hpc.cli.processes import Plan
 from pike_hpc.config import Resolved, env
 from pike_hpc.launch import plan_jobs, preflight, slurm_parameters, with_account
 from pike_hpc.launch.exports import handed_over
+from pike_hpc.launch.preflight import sentence
 from pike_hpc.records import PikeError, TryAgainLater
+from pike_hpc.slurm import call
 
 PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol")
+_PATIENCE_S = 60
+"""As with sbatch, which gives up on a controller that is down after some 20 s."""
+
 JOB_MINUTES = 5
 """Of a job that tries things; it is over in less than one."""
 
@@ -36,16 +43,45 @@ def slurm(resolved: Resolved) -> Check:
 
 
 def account(resolved: Resolved) -> Check:
-    """Whether Slurm would take both kinds of jobs: account, QOS, partition, constraint, GPUs."""
+    """Whether Slurm would take a run's jobs: account, QOS, partition, constraint, GPUs.
+
+    Those are workers, and agents where `agent.where` is array.
+    """
     resolved = with_account(resolved)
     run = Path(resolved.site.paths.work)
-    plan = plan_jobs(resolved, run, ["1"], python=sys.executable, lib=run / "code/lib")
+    jobs = slurm_submit.at_slurm(resolved, _plan(resolved, run))
     try:
-        return Check("account", "ok", "; ".join(preflight(resolved, run, plan)))
+        return Check("account", "ok", "; ".join(preflight(resolved, run, jobs)))
     except TryAgainLater as error:
         return Check("account", "unknown", error.what, error.fix or "")
     except PikeError as error:
         return Check("account", "fail", f"{error.what} ({error.where})", error.fix or "")
+
+
+def scrontab(resolved: Resolved) -> Check:
+    """Whether it takes lines here, has the models' keys, and asks for what Slurm knows."""
+    fix = "agent.where: array or shell, or ask the site for scrontab"
+    if not shutil.which("scrontab"):
+        return Check("scrontab", "fail", "not on PATH", fix)
+    done = call("scrontab", "-l", timeout_s=_PATIENCE_S)
+    said = sentence(done.stdout + done.stderr)
+    if done.returncode and "no crontab" not in said.lower():
+        state = "fail" if "disabled" in said.lower() else "unknown"
+        return Check("scrontab", state, said or f"it ended with status {done.returncode}", fix)
+    slurm_submit.check_key_files(resolved)
+    resolved = with_account(resolved)
+    run = Path(resolved.site.paths.work)
+    refused = slurm_submit.said_of_scrontab(resolved, run, _plan(resolved, run))
+    if refused:
+        what, *more = (line.strip() for line in refused[1:])
+        fix = "; ".join(["nothing, where the site gives this to scrontab alone", *more])
+        return Check("scrontab", "warn", f"{refused[0]} {what}", fix)
+    return Check("scrontab", "ok", "it takes lines, and sbatch what they will ask for")
+
+
+def _plan(resolved: Resolved, run: Path) -> Plan:
+    """Jobs as those of a run of one task."""
+    return plan_jobs(resolved, run, ["1"], python=sys.executable, lib=run / "code/lib")
 
 
 def on_nodes(resolved: Resolved, arguments: Sequence[str], wait_s: int) -> Iterator[Check]:

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from builders.slurm_run import SITE, scripted_cluster
 
-from pike_hpc.cli import doctor_here
+from pike_hpc.cli import doctor_here, main
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor import any_work
 from pike_hpc.cli.doctor_files import read_lfs_quota, room_check, skew_check
 from pike_hpc.cli.doctor_node import driver_check
-from pike_hpc.cli.doctor_slurm import account, on_nodes, srun
+from pike_hpc.cli.doctor_slurm import account, on_nodes, scrontab, srun
 from pike_hpc.cli.judging_torch import inside
+from pike_hpc.config import resolve
+from pike_hpc.config.site import shipped_sites_dir
 from pike_hpc.records import UsageError
 
 
@@ -136,6 +138,92 @@ def test_the_torch_that_judges_is_the_images(site, torch, state, says) -> None:
     compiler = doctor_here.compiler(resolved)
     assert compiler.state == "warn"
     assert compiler.detail == "in the image: no g++, headers of Python"
+
+
+@pytest.mark.parametrize(
+    ("where", "tested"), [("array", ["worker", "agent"]), ("shell", ["worker"])]
+)
+def test_slurm_is_asked_about_the_jobs_that_a_run_will_have(tmp_path, monkeypatch, where, tested):
+    cluster = scripted_cluster(tmp_path, monkeypatch)
+    (tmp_path / "here.yaml").write_text(SITE.replace("where: array", f"where: {where}"))
+    cluster.put("default-account", "m0000\n")
+    assert account(any_work("here.yaml")).state == "ok"
+    assert cluster.lines("tested") == tested
+
+
+@pytest.fixture
+def crontab(tmp_path, monkeypatch):
+    """`ask(script)`: what doctor says where scrontab answers so. And the cluster."""
+    cluster = scripted_cluster(tmp_path, monkeypatch)
+    cluster.put("default-account", "m0000\n")
+
+    def ask(script: str):
+        (tmp_path / "here.yaml").write_text(SITE.replace("where: array", "where: scrontab"))
+        if script:
+            cluster.program("scrontab", f"echo \"$*\" >> '{cluster.folder}/asked'\n{script}")
+        return account(any_work("here.yaml")), scrontab(any_work("here.yaml"))
+
+    return ask, cluster
+
+
+@pytest.mark.parametrize("script", ["echo '*/5 * * * * date'", "echo no crontab for me; exit 1"])
+def test_of_scrontabs_agent_it_is_tried_what_its_lines_will_ask_for(crontab, script) -> None:
+    ask, cluster = crontab
+    jobs, lines = ask(script)
+    assert (jobs.state, lines.state) == ("ok", "ok")
+    assert cluster.lines("tested") == ["worker", "agent"]
+    assert "-l" in cluster.lines("asked"), "scrontab is asked and not changed"
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "says"),
+    [
+        ("", "fail", "not on PATH"),
+        ("echo scrontab: error: scrontab is disabled on this cluster >&2; exit 1", "fail", "disab"),
+        ("echo scrontab: error: Connection refused >&2; exit 1", "unknown", "Connection refused"),
+    ],
+)
+def test_a_scrontab_that_takes_no_lines_is_told(crontab, script, state, says) -> None:
+    ask, cluster = crontab
+    jobs, lines = ask(script)
+    assert (jobs.state, lines.state) == ("ok", state)
+    assert says in lines.detail
+    assert "agent.where: array or shell" in lines.fix
+    assert cluster.lines("tested") == ["worker"]
+
+
+def test_an_agent_that_sbatch_refuses_may_be_for_scrontab_alone(crontab) -> None:
+    ask, cluster = crontab
+    refuse = "sbatch: error: Invalid qos specification"
+    script = f"for f; do :; done; grep -q pike-agent $f || exit 0; echo '{refuse}' >&2; exit 1"
+    cluster.program("sbatch", script)
+    jobs, lines = ask("exit 0")
+    assert (jobs.state, lines.state) == ("ok", "warn")
+    assert "would not run the agent job: Invalid qos specification" in lines.detail
+    assert "agent.qos is not set" in lines.fix
+
+
+def test_scrontabs_agent_has_no_key_but_in_a_file(crontab, monkeypatch) -> None:
+    ask, _ = crontab
+    ask("exit 0")
+    monkeypatch.setenv("GEMINI_API_KEY", "of this shell")
+    workflow = Path(__file__).parents[2] / "workflows/level3.yaml"
+    site = resolve(workflow, "here.yaml", environ={}, sites_dir=shipped_sites_dir())
+    (check,) = tried({"scrontab": lambda: scrontab(site)})
+    assert check.state == "fail"
+    assert "gets no GEMINI_API_KEY from your environment" in check.detail
+    assert "key_files" in check.fix
+
+
+def test_scrontab_is_tried_where_agents_are_its_own(crontab, capsys) -> None:
+    ask, _ = crontab
+    ask("exit 0")
+    for where, expected in (("scrontab", True), ("shell", False)):
+        here = ("--site", "here.yaml", "--set", f"agent.where={where}", "--no-nodes", "--json")
+        main(["doctor", *here])
+        checks = [each["name"] for each in json.loads(capsys.readouterr().out)["checks"]]
+        assert ("scrontab" in checks) is expected
+        assert "account" in checks
 
 
 def test_slurms_default_pays_for_what_doctor_asks_as_it_would_for_a_run(tmp_path, monkeypatch):
