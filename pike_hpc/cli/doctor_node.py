@@ -92,7 +92,9 @@ def driver(resolved: Resolved) -> Check:
         return Check("driver", state, "no nvidia-smi here: no GPU", "ask for nodes with GPUs")
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    return driver_check(done.stdout.strip().partition("\n")[0], cuda_of(resolved))
+    version = done.stdout.strip().partition("\n")[0]
+    in_image = runs_image(resolved.site.container.engine)
+    return driver_check(version, cuda_of(resolved), in_image=in_image)
 
 
 def cuda_of(resolved: Resolved) -> str:
@@ -108,16 +110,30 @@ def cuda_of(resolved: Resolved) -> str:
     return f"{digits[1]}.{digits[2]}" if digits else ""
 
 
-def driver_check(version: str, cuda: str) -> Check:
-    """Whether a driver such as 580.82.07 runs programs of that CUDA."""
+def driver_check(version: str, cuda: str, *, in_image: bool) -> Check:
+    """Whether a driver such as 580.82.07 runs programs of that CUDA, in an image or beside us."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     major = int(cuda.partition(".")[0]) if cuda[:1].isdigit() else 0
     if len(numbers) < 2 or major not in MIN_DRIVER:
         return Check("driver", "unknown", f"driver {version or '?'}, CUDA {cuda or '?'}")
-    low = MIN_DRIVER[major]
-    detail = f"driver {version}, CUDA {cuda} wants {low[0]}.{low[1]}"
-    fix = f"use an image for CUDA {major - 1}: make image IMAGE=eval-cuda{major - 1}"
-    return Check("driver", "ok" if numbers >= low else "fail", detail, fix)
+    detail = f"driver {version}, CUDA {cuda} wants {_least(major)}"
+    if numbers >= MIN_DRIVER[major]:
+        return Check("driver", "ok", detail)
+    fix = f"ask the site for a driver from {_least(major)} on, or for nodes that have one "
+    fix += "(worker_job.constraint, worker_job.partition)"
+    older = [each for each, low in MIN_DRIVER.items() if numbers >= low]
+    if older and in_image:
+        image = f"eval-cuda{max(older)}"
+        fix += f"; or make image SITE=… IMAGE={image}, and name that as container.image"
+    elif older:
+        fix += f"; or install a torch that is built for CUDA {max(older)}"
+    else:
+        fix += "; no image for CUDA of containers/ runs with this one"
+    return Check("driver", "fail", detail, fix)
+
+
+def _least(major: int) -> str:
+    return ".".join(map(str, MIN_DRIVER[major]))
 
 
 def model(resolved: Resolved) -> Check:

@@ -3,6 +3,8 @@
 import dataclasses
 import errno
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from pike_hpc.cli import doctor_here, main
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor import any_work
 from pike_hpc.cli.doctor_files import read_lfs_quota, room_check, skew_check
-from pike_hpc.cli.doctor_node import driver_check
+from pike_hpc.cli.doctor_node import MIN_DRIVER, driver_check
 from pike_hpc.cli.doctor_slurm import account, on_nodes, scrontab, srun
 from pike_hpc.cli.judging_torch import inside
 from pike_hpc.config import resolve
@@ -57,18 +59,60 @@ def test_room_is_told_in_bytes_and_files(tmp_path) -> None:
     ("driver", "cuda", "state"),
     [
         ("580.82.07", "13.0.2", "ok"),
-        ("575.57.08", "13.0", "fail"),
+        ("580.65.06", "13.0", "ok"),
         ("575.57.08", "12.8.1", "ok"),
-        ("520.61.05", "12.1", "fail"),
         ("580.82.07", "", "unknown"),
         ("", "13.0", "unknown"),
     ],
 )
 def test_a_driver_runs_programs_of_a_cuda(driver, cuda, state) -> None:
-    check = driver_check(driver, cuda)
-    assert check.state == state
-    if state == "fail":
-        assert "make image IMAGE=eval-cuda" in check.fix
+    check = driver_check(driver, cuda, in_image=True)
+    assert (check.state, check.fix) == (state, "")
+
+
+NODES = "or for nodes that have one (worker_job.constraint, worker_job.partition)"
+OLDER = "; or make image SITE=… IMAGE=eval-cuda12, and name that as container.image"
+NONE = "; no image for CUDA of containers/ runs with this one"
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "least", "otherwise"),
+    [
+        ("575.57.08", "13.0", "580.65", OLDER),
+        ("525.60.13", "13.0", "580.65", OLDER),
+        ("520.61.05", "13.0", "580.65", NONE),
+        ("520.61.05", "12.1", "525.60", NONE),
+    ],
+)
+def test_a_driver_that_is_too_old_for_an_image_is_told_with_what_helps(
+    driver, cuda, least, otherwise
+) -> None:
+    check = driver_check(driver, cuda, in_image=True)
+    assert check.state == "fail"
+    assert check.detail == f"driver {driver}, CUDA {cuda} wants {least}"
+    assert check.fix == f"ask the site for a driver from {least} on, {NODES}{otherwise}"
+
+
+def test_without_an_image_another_torch_helps_where_one_is_old_enough() -> None:
+    said = driver_check("575.57.08", "13.0", in_image=False).fix
+    assert said.endswith(f"{NODES}; or install a torch that is built for CUDA 12")
+    said = driver_check("520.61.05", "12.6", in_image=False).fix
+    assert "torch" not in said
+
+
+def test_each_image_that_is_advised_is_one_that_there_is() -> None:
+    """Whichever driver a node has, whatever CUDA its image."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "containers"))
+    from recipes import RECIPES  # noqa: PLC0415
+
+    said = " ".join(
+        driver_check(f"{release}.99", f"{major}.0", in_image=True).fix
+        for major in MIN_DRIVER
+        for release in range(400, 700, 5)
+    )
+    advised = set(re.findall(r"IMAGE=(\S+?),", said))
+    assert advised
+    assert advised <= set(RECIPES)
 
 
 def test_a_node_is_asked_for_as_the_jobs_will_ask() -> None:
