@@ -27,6 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch publishes the builds without CUDA, asked only if pip's own sources lack them."""
 
+COMPILERS = ("g++", "clang++", "c++")
+"""Those that rules take, as pike_hpc/proposers/rules/toolchain.py has them."""
+
 
 def main() -> int:
     """Install; returns the exit code."""
@@ -46,7 +49,8 @@ def main() -> int:
     wanted = _fingerprint()
     if stamp.is_file() and stamp.read_text() == wanted:
         return 0
-    _name_what_is_missing()
+    for line in what_is_missing(shutil.which, Path(sysconfig.get_paths()["include"])):
+        _say(line)
     if not (folder / "bin" / "pip").exists():
         _say(f"making {folder.name} with Python {sys.version.split()[0]}")
         venv.EnvBuilder(with_pip=True, clear=any(folder.glob("*"))).create(folder)
@@ -112,13 +116,21 @@ def _driver_answers() -> bool:
     return subprocess.run(["nvidia-smi", "-L"], check=False, capture_output=True).returncode == 0
 
 
-def _name_what_is_missing() -> None:
-    if not shutil.which("g++"):
-        _say("no g++ (apt-get install g++): the torch.compile rules will be left out")
-    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
-        _say("no Python headers (apt-get install python3-dev): the same rules will be left out")
-    if not shutil.which("bwrap"):
-        _say("no bubblewrap (apt-get install bubblewrap): isolation falls back to plain namespaces")
+def what_is_missing(which: Callable[[str], str | None], headers: Path) -> list[str]:
+    """What the machine lacks, each with what it costs.
+
+    Args:
+        which: where a program of that name is, as `shutil.which`.
+        headers: folder of Python's.
+    """
+    lines = []
+    if not any(which(name) for name in COMPILERS):
+        lines += ["no C++ compiler (apt-get install g++): the torch.compile rules are left out"]
+    if not (headers / "Python.h").is_file():
+        lines += ["no Python headers (apt-get install python3-dev): the same rules are left out"]
+    if not which("bwrap"):
+        lines += ["no bubblewrap (apt-get install bubblewrap): isolation by plain namespaces"]
+    return lines
 
 
 def pinned(name: str) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pike_hpc.bootstrap.install import folder_at
+from pike_hpc.bootstrap.install import COMPILERS, folder_at, what_is_missing
 from pike_hpc.config.site import shipped_sites_dir
+from pike_hpc.proposers.rules import toolchain
 
 SITES = shipped_sites_dir()
 
@@ -50,3 +51,22 @@ def test_the_users_own_site_file_wins(tmp_path: Path) -> None:
     )
     assert folder is not None
     assert folder.parent == Path("/cfs/m1/pike")
+
+
+def test_what_is_missing_is_named_with_what_it_costs(tmp_path: Path) -> None:
+    said = what_is_missing(lambda _: None, tmp_path)
+    assert [line.partition(" (")[0] for line in said] == [
+        "no C++ compiler",
+        "no Python headers",
+        "no bubblewrap",
+    ]
+    (tmp_path / "Python.h").touch()
+    assert what_is_missing(lambda name: f"/usr/bin/{name}", tmp_path) == []
+
+
+@pytest.mark.parametrize("compiler", toolchain.COMPILERS)
+def test_any_compiler_that_rules_take_will_do(tmp_path: Path, compiler: str) -> None:
+    (tmp_path / "Python.h").touch()
+    there = {compiler: f"/usr/bin/{compiler}", "bwrap": "/usr/bin/bwrap"}
+    assert what_is_missing(there.get, tmp_path) == []
+    assert COMPILERS == toolchain.COMPILERS
