@@ -19,9 +19,9 @@ from pike_hpc.cli.doctor_sharing import sharing_of, work_check
 from pike_hpc.cli.image import check_image
 from pike_hpc.cli.judging_torch import (
     TORCH,
-    inside,
     is_tested,
     judging_device,
+    judging_toolchain,
     judging_torch,
     runs_image,
 )
@@ -82,28 +82,27 @@ def device(resolved: Resolved) -> Check:
 def compiler(resolved: Resolved) -> Check:
     """Whether C++ is compiled, with Python's headers at hand: in the image, or else here."""
     container = resolved.site.container
-    if runs_image(container.engine):
-        found = inside(container.engine, container.image)
-        detail = f"{found.compiler or 'no g++'}, {'' if found.headers else 'no '}headers of Python"
-        state = "ok" if found.compiler and found.headers else "warn"
-        fix = "make image SITE=… BUILD=1 has both; without them inline C++ fails"
-        return Check("compiler", state, f"in the image: {detail}", fix)
-    program = shutil.which("g++")
-    headers = Path(sysconfig.get_paths()["include"], "Python.h")
-    if program is None:
-        fix = "apt-get install g++, or load the site's gcc module"
-        return Check("compiler", "warn", "no g++: rules with torch.compile are left out", fix)
-    if not headers.is_file():
-        fix = "apt-get install python3-dev"
-        return Check("compiler", "warn", f"no {headers}: the same rules are left out", fix)
+    in_image = runs_image(container.engine)
+    found = judging_toolchain(container.engine, container.image)
+    where = "in the image: " if in_image else ""
+    if found.compiler is None or found.lacks:
+        detail = f"{where}lacks {found.lacks}: rules with torch.compile are left out"
+        fix = "install that, or load the site's compiler module"
+        if in_image:
+            fix = "make image SITE=… BUILD=1 has both; without them inline C++ fails"
+        return Check("compiler", "warn", detail, fix)
+    if in_image:
+        return Check("compiler", "ok", f"{where}{found.compiler}, headers of Python")
+    program, headers = found.compiler, sysconfig.get_paths()["include"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "one.cpp")
         source.write_text("#include <vector>\nint one() { return std::vector<int>{1}[0]; }\n")
         command = [program, "-c", str(source), "-o", str(source.with_suffix(".o"))]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
-        return Check("compiler", "fail", done.stderr.strip().splitlines()[-1], "repair g++")
-    return Check("compiler", "ok", f"{program} compiles, headers in {headers.parent}")
+        said = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+        return Check("compiler", "fail", f"{program}: {said[0]}", f"repair {program}")
+    return Check("compiler", "ok", f"{program} compiles, headers in {headers}")
 
 
 def image(resolved: Resolved) -> Check:

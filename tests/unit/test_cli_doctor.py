@@ -19,6 +19,7 @@ from pike_hpc.cli.doctor_slurm import account, on_nodes, scrontab, srun
 from pike_hpc.cli.judging_torch import inside
 from pike_hpc.config import resolve
 from pike_hpc.config.site import shipped_sites_dir
+from pike_hpc.proposers.rules.toolchain import COMPILERS
 from pike_hpc.records import UsageError
 
 
@@ -148,11 +149,11 @@ def test_a_check_that_raises_has_failed_and_the_next_is_tried() -> None:
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """`site(torch)`: one whose image holds that, run by an `apptainer` that says so."""
+    """`site(torch, compiler)`: its image holds those, as an `apptainer` says that runs it."""
 
-    def make(torch: str | None):
+    def make(torch: str | None, compiler: str | None = None):
         program = tmp_path / "apptainer"
-        found = json.dumps({"torch": torch, "compiler": None, "headers": True})
+        found = json.dumps({"torch": torch, "compiler": compiler, "headers": True})
         program.write_text(f"#!/bin/sh\necho '{found}'\n")
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -181,7 +182,34 @@ def test_the_torch_that_judges_is_the_images(site, torch, state, says) -> None:
     assert (check.state, says in check.detail) == (state, True)
     compiler = doctor_here.compiler(resolved)
     assert compiler.state == "warn"
-    assert compiler.detail == "in the image: no g++, headers of Python"
+    assert compiler.detail.startswith("in the image: lacks a C++ compiler (Debian package g++): ")
+    assert "make image" in compiler.fix
+
+
+def test_an_images_compiler_is_the_images(site) -> None:
+    compiler = doctor_here.compiler(site("2.13.0", "/opt/bin/g++"))
+    assert compiler.state == "ok"
+    assert compiler.detail == "in the image: /opt/bin/g++, headers of Python"
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_any_compiler_that_rules_take_is_tried(tmp_path, monkeypatch, name) -> None:
+    program = tmp_path / name
+    program.write_text('#!/bin/sh\necho "$*" > "$0.asked"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = doctor_here.compiler(any_work("local"))
+    assert check.state == "ok"
+    assert check.detail.startswith(f"{program} compiles, headers in ")
+    assert "-c " in (tmp_path / f"{name}.asked").read_text()
+    program.write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
+    check = doctor_here.compiler(any_work("local"))
+    assert (check.state, check.detail) == ("fail", f"{program}: it is broken")
+    assert check.fix == f"repair {program}"
+    program.unlink()
+    check = doctor_here.compiler(any_work("local"))
+    assert check.state == "warn"
+    assert "lacks a C++ compiler (Debian package g++): rules with torch.compile" in check.detail
 
 
 @pytest.mark.parametrize(
