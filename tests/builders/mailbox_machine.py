@@ -103,6 +103,12 @@ class MailboxMachine(RuleBasedStateMachine):
         self.standing: dict[str, EvalResult] = {}
         self.ghosts: set[str] = set()
         """Tokens of claims that were taken away from a worker that lives on."""
+        self.doubtful: set[str] = set()
+        """Tokens of claims that may have been taken away: an agent was killed doing it."""
+        self.perhaps: set[str] = set()
+        """Requests that an agent was killed withdrawing: none stands, and they may be in."""
+        self.half: set[str] = set()
+        """Requests that an agent was killed discarding, whose result stands still."""
         self.commits = 0
 
     def teardown(self) -> None:
@@ -131,38 +137,62 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(i=st.integers(0, 2))
     def put(self, i: int) -> None:
+        self.discard_what_is_journalled()
         told = self.attempt(self.disk, lambda: self.agent.put(REQUESTS[i]))
-        assert told == (IDS[i] not in self.live) or self.troubled
+        self.was_told(IDS[i], told)
         assert not self.agent.put(REQUESTS[i])
-        self.now_live(i)
+        self.now_live(IDS[i], told)
 
     @rule()
     def put_all(self) -> None:
+        self.discard_what_is_journalled()
         told = self.attempt(self.disk, lambda: self.agent.put_many(REQUESTS))
-        assert told == tuple(i not in self.live for i in IDS) or self.troubled
         assert self.agent.put_many(REQUESTS) == (False,) * len(IDS)
-        for i in range(len(IDS)):
-            self.now_live(i)
+        for request_id, new in zip(IDS, told, strict=True):
+            self.was_told(request_id, new)
+            self.now_live(request_id, new)
 
     @rule(i=st.integers(0, 2), steps=st.integers(0, 6))
     def agent_is_killed_putting(self, i: int, steps: int) -> None:
+        self.discard_what_is_journalled()
+        self.agent_dies(steps, lambda box: box.put_many([REQUESTS[i], REQUESTS[0]]))
+        # The agent that continues puts again: one more never makes two of it.
+        self.troubled = False
+        for n in (0, i):
+            self.now_live(IDS[n], self.agent.put(REQUESTS[n]))
+            assert not self.agent.put(REQUESTS[n])
+
+    def agent_dies(self, steps: int, act: Callable[[FileMailbox], R]) -> R | None:
+        """Another agent is killed inside an operation; what that said if it came to its end."""
         files = MortalFiles(die)
         mailbox = FileMailbox(self.root, files=files)
         files.steps_left = steps
         with suppress(Killed):
-            mailbox.put_many([REQUESTS[i], REQUESTS[0]])
-        if self.agent.put(REQUESTS[0]) or IDS[0] not in self.live:
-            self.now_live(0)
-        # The agent that continues puts again: one more never makes two of it.
-        self.agent.put(REQUESTS[i])
-        assert not self.agent.put(REQUESTS[i])
-        self.now_live(i)
+            return act(mailbox)
+        return None
 
-    def now_live(self, i: int) -> None:
-        if IDS[i] not in self.live:
-            self.live.add(IDS[i])
-            self.deaths[IDS[i]] = 0
-            self.unsure.discard(IDS[i])
+    def was_told(self, request_id: str, told: bool) -> None:
+        if request_id not in self.perhaps and not self.troubled:
+            assert told == (request_id not in self.live)
+
+    def now_live(self, request_id: str, told: bool) -> None:
+        assert not (told and request_id in self.live) or self.troubled, "it was lost"
+        was_in = request_id in self.live or (request_id in self.perhaps and not told)
+        self.live.add(request_id)
+        if not was_in:
+            self.deaths[request_id] = 0
+            self.unsure.discard(request_id)
+            self.ghosts |= self.tokens(request_id)
+        self.perhaps.discard(request_id)
+
+    def now_gone(self, request_id: str) -> None:
+        for there in (self.live, self.perhaps, self.half):
+            there.discard(request_id)
+        self.standing.pop(request_id, None)
+        self.ghosts |= self.tokens(request_id)
+
+    def tokens(self, request_id: str) -> set[str]:
+        return {c.token for _, c in self.pairs() if c.request.request_id == request_id}
 
     @rule()
     def read_results(self) -> None:
@@ -172,19 +202,59 @@ class MailboxMachine(RuleBasedStateMachine):
     def discard(self, i: int) -> None:
         if IDS[i] in self.standing:
             self.attempt(self.disk, lambda: self.agent.discard([IDS[i]]))
-            del self.standing[IDS[i]]
-            self.live.discard(IDS[i])
-            self.ghosts |= {c.token for _, c in self.pairs() if c.request.request_id == IDS[i]}
+            self.now_gone(IDS[i])
+
+    @precondition(lambda self: self.standing)
+    @rule(steps=st.integers(0, 14))
+    def agent_is_killed_discarding(self, steps: int) -> None:
+        """All that stand. Workers may meet what is left of them before an agent comes back."""
+        self.agent_dies(steps, lambda box: box.discard(list(self.standing)))
+        found = self.agent.results(IDS)
+        assert found.items() <= self.standing.items()
+        for request_id in set(self.standing) - set(found):
+            # The result goes last: nothing else of it is left.
+            self.now_gone(request_id)
+        self.live -= set(found)
+        self.half |= set(found)
+        for request_id in found:
+            self.doubtful |= self.tokens(request_id)
+
+    def discard_what_is_journalled(self) -> None:
+        """An agent puts nothing again that it has journalled; this one discards it first."""
+        self.agent.discard(self.half)
+        for request_id in list(self.half):
+            self.now_gone(request_id)
 
     @rule(i=st.integers(0, 2))
     def withdraw(self, i: int) -> None:
         left = self.attempt(self.disk, lambda: self.agent.withdraw([IDS[i]]))
-        held = [c for w, c in self.pairs() if c.token in w.judging and c.token not in self.ghosts]
-        if IDS[i] in self.standing or IDS[i] in {c.request.request_id for c in held}:
+        if IDS[i] in self.standing or self.is_judged(IDS[i]):
             assert left == {IDS[i]}
         if not left:
-            self.live.discard(IDS[i])
-            self.ghosts |= {c.token for _, c in self.pairs() if c.request.request_id == IDS[i]}
+            self.now_gone(IDS[i])
+
+    @rule(which=st.sets(st.integers(0, 2), min_size=1), steps=st.integers(0, 8))
+    def agent_is_killed_withdrawing(self, which: set[int], steps: int) -> None:
+        """Workers may meet what is left of it before an agent withdraws it or puts it again."""
+        asked = {IDS[i] for i in which}
+        left = self.agent_dies(steps, lambda box: box.withdraw(asked))
+        stay = {i for i in asked if i in self.standing or self.is_judged(i)}
+        assert left is None or stay <= left
+        for request_id in () if left is None else asked - left:
+            self.now_gone(request_id)
+        for request_id in (asked - stay) & self.live if left is None else ():
+            self.live.discard(request_id)
+            self.perhaps.add(request_id)
+            self.unsure.add(request_id)
+            self.doubtful |= self.tokens(request_id)
+
+    def is_judged(self, request_id: str) -> bool:
+        """Whether a worker that lives has begun it and holds it for certain."""
+        lost = self.ghosts | self.doubtful
+        return any(
+            c.token in w.judging and c.token not in lost and c.request.request_id == request_id
+            for w, c in self.pairs()
+        )
 
     @rule()
     def recover(self) -> None:
@@ -241,7 +311,14 @@ class MailboxMachine(RuleBasedStateMachine):
                 assert found.status is EvalStatus.WORKER_LOST
                 exact = request_id not in self.unsure
                 assert not exact or self.deaths[request_id] == MAX_ATTEMPTS
-                self.standing[request_id] = found
+                self.now_stands(request_id, found)
+
+    def now_stands(self, request_id: str, result: EvalResult) -> None:
+        """What can be committed was not taken back."""
+        assert request_id in self.live | self.perhaps
+        self.perhaps.discard(request_id)
+        self.live.add(request_id)
+        self.standing[request_id] = result
 
     # what workers do
 
@@ -258,20 +335,24 @@ class MailboxMachine(RuleBasedStateMachine):
         for claim in claims:
             request_id = claim.request.request_id
             assert claim.request.device_kind in kinds
-            assert request_id in self.live
+            assert request_id in self.live | self.perhaps
             assert request_id not in self.standing
             assert 1 <= claim.attempt <= MAX_ATTEMPTS
             if request_id not in self.unsure:
                 assert claim.attempt == 1 + self.deaths[request_id]
-            held = [c for _, c in self.pairs() if c.token not in self.ghosts]
-            assert request_id not in {c.request.request_id for c in held}
+            assert self.tokens(request_id) <= self.ghosts | self.doubtful
             worker.claims.append(claim)
 
     @precondition(lambda self: any(w.claims for w in self.workers))
     @rule(data=st.data())
     def judge(self, data: st.DataObject) -> None:
-        worker, claim = self.some_claim(data)
+        self.begin(*self.some_claim(data))
+
+    def begin(self, worker: Worker, claim: Claim) -> None:
         begun = self.attempt(worker.files, lambda: worker.mailbox.judging(claim))
+        if claim.token in self.doubtful:
+            self.doubtful.discard(claim.token)
+            self.ghosts |= set() if begun else {claim.token}
         assert begun == (claim.token not in self.ghosts)
         worker.judging.add(claim.token)
 
@@ -279,18 +360,34 @@ class MailboxMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def commit_result(self, data: st.DataObject) -> None:
         worker, claim = self.some_claim(data)
-        verdict, request_id = self.verdict(claim), claim.request.request_id
-        waited_for = request_id in self.live and request_id not in self.standing
+        verdict = self.verdict(claim)
         won = self.attempt(worker.files, lambda: worker.mailbox.commit(claim, verdict))
-        if self.troubled and waited_for:
-            # The try that failed may have committed it: then the second found it standing.
-            assert self.agent.results([request_id]) == {request_id: verdict}
+        self.committed(worker, claim, verdict, won)
+
+    @precondition(lambda self: any(w.claims for w in self.workers))
+    @rule(data=st.data())
+    def commit_all(self, data: st.DataObject) -> None:
+        """What one worker holds, in one call. Of one request it may hold two claims."""
+        worker, _ = self.some_claim(data)
+        judged = [(claim, self.verdict(claim)) for claim in worker.claims]
+        told = self.attempt(worker.files, lambda: worker.mailbox.commit_many(judged))
+        for (claim, verdict), won in zip(judged, told, strict=True):
+            self.committed(worker, claim, verdict, won)
+
+    def committed(self, worker: Worker, claim: Claim, verdict: EvalResult, won: bool) -> None:
+        request_id = claim.request.request_id
+        found = self.agent.results([request_id])
+        if request_id not in self.standing and request_id in self.perhaps:
+            waited_for = won or (self.troubled and found == {request_id: verdict})
         else:
-            assert won == waited_for
+            waited_for = request_id in self.live and request_id not in self.standing
+        # A try that failed may have committed it: then the second found it standing.
+        assert won == waited_for or self.troubled
+        if waited_for:
+            self.now_stands(request_id, verdict)
+        assert found.get(request_id) == self.standing.get(request_id)
         assert not worker.mailbox.commit(claim, self.verdict(claim))
         worker.claims.remove(claim)
-        if waited_for:
-            self.standing[request_id] = verdict
 
     @precondition(lambda self: any(w.claims for w in self.workers))
     @rule(data=st.data())
@@ -298,6 +395,20 @@ class MailboxMachine(RuleBasedStateMachine):
         worker, claim = self.some_claim(data)
         self.attempt(worker.files, lambda: worker.mailbox.release(claim))
         worker.claims.remove(claim)
+
+    @rule(w=st.integers(0, 1))
+    def leave(self, w: int) -> None:
+        """By plan: claims are given back, and nobody need look after this worker any more."""
+        worker = self.workers[w]
+        self.attempt(worker.files, lambda: self.go(worker))
+        assert worker.token not in {seen.beat.start_token for seen in self.agent.workers()}
+        self.dead.add(worker.token)
+        self.workers[w] = self.fresh()
+
+    def go(self, worker: Worker) -> None:
+        for claim in worker.claims:
+            worker.mailbox.release(claim)
+        worker.mailbox.retire(worker.name)
 
     @rule(w=st.integers(0, 1))
     def kill(self, w: int) -> None:
@@ -311,39 +422,46 @@ class MailboxMachine(RuleBasedStateMachine):
         self.claim(w, set(KINDS), 3)
         worker = self.workers[w]
         for claim in worker.claims:
-            assert worker.mailbox.judging(claim) == (claim.token not in self.ghosts)
-            worker.judging.add(claim.token)
+            self.begin(worker, claim)
         self.kill(w)
         self.recover()
 
-    @rule(w=st.integers(0, 1), steps=st.integers(0, 8), data=st.data())
+    @rule(w=st.integers(0, 1), steps=st.integers(0, 12), data=st.data())
     def kill_within(self, w: int, steps: int, data: st.DataObject) -> None:
         """The worker is killed inside an operation: that may have happened or not."""
         worker = self.workers[w]
-        operations: list[Callable[[], object]] = [
-            lambda: worker.mailbox.claim(worker.name, frozenset(KINDS), 2),
-            worker.beat,
-            lambda: worker.mailbox.requeue_lost(
-                stale_s=1e9, is_alive=lambda b: b.start_token not in self.dead
+        claims = list(worker.claims)
+        judged = [(claim, self.verdict(claim)) for claim in claims]
+        # With each the claims of which nobody can say whether it died judging them.
+        operations: list[tuple[Callable[[], object], list[Claim]]] = [
+            (lambda: worker.mailbox.claim(worker.name, frozenset(KINDS), 2), []),
+            (worker.beat, []),
+            (
+                lambda: worker.mailbox.requeue_lost(
+                    stale_s=1e9, is_alive=lambda b: b.start_token not in self.dead
+                ),
+                [],
             ),
+            (lambda: self.go(worker), claims),
         ]
-        if worker.claims:
-            claim = data.draw(st.sampled_from(worker.claims))
-            verdict = self.verdict(claim)
-            operations = [
-                lambda: worker.mailbox.judging(claim),
-                lambda: worker.mailbox.commit(claim, verdict),
-                lambda: worker.mailbox.release(claim),
-                *operations,
+        if judged:
+            one, verdict = data.draw(st.sampled_from(judged))
+            operations += [
+                (lambda: worker.mailbox.judging(one), [one]),
+                (lambda: worker.mailbox.release(one), [one]),
+                (lambda: worker.mailbox.commit(one, verdict), []),
+                (lambda: worker.mailbox.commit_many(judged), []),
             ]
-            self.unsure.add(claim.request.request_id)
+        operation, unsure = data.draw(st.sampled_from(operations))
+        self.unsure |= {claim.request.request_id for claim in unsure}
         worker.files.steps_left = steps
         with suppress(Killed):
-            data.draw(st.sampled_from(operations))()
-        if worker.claims:
-            found = self.agent.results([claim.request.request_id])
-            if found == {claim.request.request_id: verdict}:
-                self.standing |= found
+            operation()
+        found = self.agent.results(IDS)
+        for claim, result in judged:
+            request_id = claim.request.request_id
+            if request_id not in self.standing and found.get(request_id) == result:
+                self.now_stands(request_id, result)
         self.kill(w)
         self.meet_dead_letters()
 
@@ -364,8 +482,15 @@ class MailboxMachine(RuleBasedStateMachine):
 
     def everything_ends(self) -> None:
         """All workers die; one that lives then finds and ends every request that is in."""
+        self.discard_what_is_journalled()
+        for i in range(len(IDS)):
+            if IDS[i] in self.perhaps:
+                self.put(i)
         for w in range(len(self.workers)):
             self.kill(w)
+        self.recover()
+        # A worker that left knew nothing of what it took when the disk failed: no beat names it.
+        self.now_s += 1e9
         self.recover()
         last = self.fresh()
         while claims := last.mailbox.claim("last", frozenset(KINDS), 10):

@@ -24,6 +24,12 @@ class DirectoryMailboxMachine(MailboxMachine):
     commit = "directory"
 
 
+class RenamingMailboxMachine(MailboxMachine):
+    """The same where results are committed by renameat2."""
+
+    commit = "renameat2"
+
+
 class ShardedMailboxMachine(MailboxMachine):
     """The same where waiting requests are dealt to several folders."""
 
@@ -78,6 +84,8 @@ TestMailboxMachine = MailboxMachine.TestCase
 TestMailboxMachine.settings = PATIENT
 TestDirectoryMailboxMachine = DirectoryMailboxMachine.TestCase
 TestDirectoryMailboxMachine.settings = PATIENT
+TestRenamingMailboxMachine = RenamingMailboxMachine.TestCase
+TestRenamingMailboxMachine.settings = PATIENT
 TestShardedMailboxMachine = ShardedMailboxMachine.TestCase
 TestShardedMailboxMachine.settings = PATIENT
 TestFaultyMailboxMachine = FaultyMailboxMachine.TestCase
