@@ -13,6 +13,7 @@ import pytest
 from builders.mortal_files import MortalFiles
 
 from pike_hpc.mailbox import (
+    MAX_ATTEMPTS,
     Claim,
     FileMailbox,
     WorkerBeat,
@@ -28,9 +29,10 @@ CPU = frozenset({"cpu"})
 TASK = Task(suite="s", id="1", name="one", source="x")
 REQUESTS = [
     EvalRequest(task=TASK, candidate_source=f"# {i}", device_kind="cpu", image_digest="i")
-    for i in range(3)
+    for i in range(6)
 ]
 IDS = [r.request_id for r in REQUESTS]
+JOURNALLED, WITHDRAWN, DOOMED = IDS[0], IDS[3:5], IDS[5]
 
 
 def die() -> NoReturn:
@@ -52,11 +54,16 @@ def came_to(root: Path, event: str) -> bool:
 
 
 def whole_life(root: Path, steps: int, commit: str, shards: int) -> None:
-    """Everything a mailbox does, in one process; request 0 ends journalled and discarded."""
+    """Everything a mailbox does, in one process.
+
+    Of the requests one ends journalled and discarded, two are committed, two withdrawn, and one
+    ends as a dead letter.
+    """
     now_s = [0.0]
+    files = MortalFiles(die, steps)
     mailbox = FileMailbox(
         root,
-        files=MortalFiles(die, steps),
+        files=files,
         commit=commit,
         shards=shards,
         clock=lambda: now_s[0],
@@ -65,19 +72,7 @@ def whole_life(root: Path, steps: int, commit: str, shards: int) -> None:
     mailbox.put(REQUESTS[0])
     mailbox.put_many(REQUESTS)
     mark(root, "put")
-    mailbox.beat(
-        WorkerBeat(
-            worker_id="w",
-            host=host_name(),
-            pid=os.getpid(),
-            start_token=start_token(),
-            counter=1,
-            job="1.0",
-            state="idle",
-            device_kind="cpu",
-            started_at=0.0,
-        )
-    )
+    mailbox.beat(beat("w"))
     first, second = mailbox.claim("w", CPU, 2)
     mailbox.judging(first)
     mailbox.commit(first, result(first, "before the kill"))
@@ -85,14 +80,44 @@ def whole_life(root: Path, steps: int, commit: str, shards: int) -> None:
     mailbox.release(second)
     both = mailbox.claim("w", CPU, 2)
     mailbox.commit_many([(claim, result(claim, "before the kill")) for claim in both])
-    assert set(mailbox.results(IDS)) == set(IDS)
+    assert set(mailbox.results(IDS)) == set(IDS[:3])
     mark(root, "discarding")
-    mailbox.discard(IDS[:1])
+    mailbox.discard([JOURNALLED])
+    (held,) = mailbox.claim("w", CPU)
+    assert held.request.request_id == WITHDRAWN[0]
+    mark(root, "withdrawing")
+    assert mailbox.withdraw(WITHDRAWN) == frozenset()
+    mark(root, "withdrawn")
+    for death in range(1, MAX_ATTEMPTS + 1):
+        # A process of its own, as the mailbox sees it; the janitor is told that it is gone.
+        doomed = FileMailbox(root, files=files)
+        doomed.beat(beat("doomed"))
+        (claim,) = doomed.claim("doomed", CPU)
+        assert (claim.request.request_id, claim.attempt) == (DOOMED, death)
+        doomed.judging(claim)
+        mailbox.requeue_lost(stale_s=60, is_alive=lambda b: b.worker_id != "doomed")
+        mark(root, f"death {death}")
     for _ in range(2):
         # As seen from another host: the second time it is suspect, and Slurm is asked.
         mailbox.requeue_lost(stale_s=60, is_alive=lambda beat: None)
         now_s[0] += 20
+    mailbox.retire("w")
+    mark(root, "retired")
     mailbox.close()
+
+
+def beat(worker_id: str) -> WorkerBeat:
+    return WorkerBeat(
+        worker_id=worker_id,
+        host=host_name(),
+        pid=os.getpid(),
+        start_token=start_token(),
+        counter=1,
+        job="1.0",
+        state="idle",
+        device_kind="cpu",
+        started_at=0.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,20 +134,27 @@ def test_killed_at_any_step_nothing_is_lost_and_what_stood_stands(tmp_path, comm
         assert code in (0, -signal.SIGKILL)
         survive(root, commit, shards)
         steps += 1
-    assert steps > 35
+    assert steps > 75
 
 
 def survive(root: Path, commit: str, shards: int) -> None:
     now_s = [0.0]
-    mailbox = FileMailbox(root, clock=lambda: now_s[0], commit=commit, shards=shards)
+    mailbox = FileMailbox(
+        root, files=MortalFiles(die), clock=lambda: now_s[0], commit=commit, shards=shards
+    )
     mailbox.reopen()
+    assert not (came_to(root, "retired") and mailbox.workers())
     before = mailbox.results(IDS)
-    journalled = set(IDS[:1]) if not mailbox_knows(mailbox, IDS[0]) and before else set()
+    journalled = {JOURNALLED} if not mailbox_knows(mailbox, JOURNALLED) and before else set()
     for one in REQUESTS:
         if one.request_id in journalled:
             continue
         put_again = mailbox.put(one)
-        if came_to(root, "put") and not came_to(root, "discarding"):
+        if one.request_id in WITHDRAWN and came_to(root, "withdrawing"):
+            assert put_again or not came_to(root, "withdrawn"), "what was withdrawn is still there"
+        elif came_to(root, "put") and not (
+            one.request_id == JOURNALLED and came_to(root, "discarding")
+        ):
             assert not put_again, "a request that was put was lost"
     # A worker that had beaten is known to be dead at once; one that had not, after a while.
     mailbox.requeue_lost(stale_s=60, is_alive=alive_here)
@@ -130,15 +162,24 @@ def survive(root: Path, commit: str, shards: int) -> None:
     mailbox.requeue_lost(stale_s=60, is_alive=alive_here)
     assert mailbox.workers() == ()
     assert mailbox.counts().claimed == 0
+    deaths = sum(came_to(root, f"death {n}") for n in range(1, MAX_ATTEMPTS + 1))
     for claim in mailbox.claim("survivor", CPU, 10):
-        assert claim.attempt <= 2
+        # Besides those that the life has noted, the kill may have been one.
+        died = deaths if claim.request.request_id == DOOMED else 0
+        assert died + 1 <= claim.attempt <= died + 2
         assert mailbox.judging(claim)
         assert mailbox.commit(claim, result(claim, "by the survivor"))
     after = mailbox.results(IDS)
     assert set(after) == set(IDS) - journalled
     assert {i: after[i] for i in before} == before
+    dead = {i for i in after if after[i].status is EvalStatus.WORKER_LOST}
+    # The kill may have been the third death.
+    assert dead == {DOOMED} if deaths == MAX_ATTEMPTS else dead <= {DOOMED}
+    assert not dead or deaths >= MAX_ATTEMPTS - 1
     counts = mailbox.counts()
-    assert (counts.new, counts.claimed, counts.dead) == (0, 0, 0)
+    assert (counts.new, counts.claimed) == (0, 0)
+    # The copy for people is written after the verdict.
+    assert counts.dead == 1 if deaths == MAX_ATTEMPTS else counts.dead <= len(dead)
     now_s[0] += 3601
     mailbox.requeue_lost(stale_s=60, is_alive=alive_here)
     assert [p.name for p in (root / "tmp").iterdir()] == []
