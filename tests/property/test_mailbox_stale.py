@@ -38,6 +38,7 @@ class Worker:
         self.files = StaleFiles(clock, life_s)
         self.mailbox = FileMailbox(root, files=self.files, clock=clock, shared=True)
         options = WorkerOptions(worker_id=name).on_shared_disk()
+        self.stale_s = options.stale_s
         self.backoff = Backoff(options.poll_min_s, options.poll_max_s, rng)
         self.counter = itertools.count()
 
@@ -125,7 +126,7 @@ def test_many_stale_workers_judge_everything_and_commit_it_once(tmp_path, seed):
             won[claim.request.request_id] += stands
             lost_turns += not stands
         worker.beat()
-        worker.mailbox.requeue_lost(stale_s=120, is_alive=lambda beat: None)
+        worker.mailbox.requeue_lost(stale_s=worker.stale_s, is_alive=lambda beat: None)
         claims = worker.mailbox.claim(worker.name, CPU, rng.choice([1, 3]))
         held[i] = tuple(claim for claim in claims if worker.mailbox.judging(claim))
         # One in five is frozen while it judges, is taken for dead, and comes back.
