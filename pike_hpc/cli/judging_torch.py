@@ -26,7 +26,7 @@ versions = [found.version for found in importlib.metadata.distributions(name="to
 header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
 print(json.dumps({
     "torch": versions[0] if versions else None,
-    "compiler": shutil.which("g++"),
+    "compiler": next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None),
     "headers": os.path.isfile(header),
 }))
 """
@@ -39,7 +39,7 @@ class Inside:
     torch: str | None
     """Version; None where there is none."""
     compiler: str | None
-    """Path of g++."""
+    """Path of one that torch.compile finds."""
     headers: bool
     """Whether Python's are there, for extensions and torch.compile on a CPU."""
 

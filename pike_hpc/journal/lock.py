@@ -29,7 +29,6 @@ from pike_hpc.journal.holder import Holder, read_holder, this_process, write_hol
 from pike_hpc.machine import mount_of, mount_table
 from pike_hpc.records import TryAgainLater, UsageError
 
-
 _NOTE = ".kind"
 """A symbolic link in the folder whose target is the kind's name."""
 
