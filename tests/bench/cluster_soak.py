@@ -15,6 +15,7 @@ undisturbed run: of the same walked through in one process, or of a quickstart t
 
 import argparse
 import dataclasses
+import difflib
 import os
 import random
 import signal
@@ -39,6 +40,17 @@ MODULES = (
     "launch/wave.py",
     "slurm/job_state.py",
 )
+JUDGED_MODULES = (
+    "agent/controller.py",
+    "cli/lanes.py",
+    "cli/wave.py",
+    "evaluate/judge.py",
+    "evaluate/lane.py",
+    "evaluate/warden.py",
+    "launch/launcher.py",
+    "mailbox/file_mailbox.py",
+    "worker/loop.py",
+)
 WORKFLOW = """
 schema_version: 1
 name: soak
@@ -58,20 +70,20 @@ END_S = 900.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class Scenario:
     """What is run, and how often it is disturbed."""
 
     workflow: str
     settings: tuple[str, ...]
     pause_s: tuple[float, float]
     """Between two disturbances."""
-    judged: bool
+    is_judged: bool
 
 
 def rehearsed(suite):
     """Made-up verdicts, by two agents."""
     tasks = len(load_suite(suite).tasks)
-    return Kind(
+    return Scenario(
         workflow=WORKFLOW.replace("SUITE", suite),
         settings=(
             "worker_job.walltime_minutes=2",
@@ -79,13 +91,13 @@ def rehearsed(suite):
             f"agent.tasks_per_job={-(-tasks // AGENTS)}",
         ),
         pause_s=(1.0, 6.0),
-        judged=False,
+        is_judged=False,
     )
 
 
 def quickstart():
     """Two of its tasks, really judged, some 15 s each: disturbed more often, nothing gets done."""
-    return Kind(
+    return Scenario(
         workflow=(REPO / "workflows/quickstart.yaml").read_text("utf-8"),
         settings=(
             "worker_job.walltime_minutes=10",
@@ -99,7 +111,7 @@ def quickstart():
             "budget.wall_minutes=0",
         ),
         pause_s=(10.0, 25.0),
-        judged=True,
+        is_judged=True,
     )
 
 
@@ -108,6 +120,7 @@ class Disturber:
 
     def __init__(self, rehearsal, rng):
         self._rehearsal, self._slurm, self._rng = rehearsal, rehearsal.slurm, rng
+        self._deck = []
         self.hits = Counter()
         self.ways = {
             "preempted": self.preempt,
@@ -120,8 +133,9 @@ class Disturber:
         }
 
     def disturb(self):
-        """One of the ways, by chance."""
-        way = self._rng.choice(sorted(self.ways))
+        """One of the ways, by chance; each comes once before any comes twice."""
+        self._deck = self._deck or self._rng.sample(sorted(self.ways), len(self.ways))
+        way = self._deck.pop()
         if self.ways[way]():
             self.hits[way] += 1
         return way
@@ -182,42 +196,43 @@ def _go_on(pid, began):
         return
 
 
-def undisturbed(rehearsal, kind):
+def undisturbed(rehearsal, scenario):
     """The canonical export of such a run that nothing happens to."""
-    if kind.judged:
-        rehearsal.submit(*kind.settings)
+    if scenario.is_judged:
+        rehearsal.submit(*scenario.settings)
         leave_alone(rehearsal)
         return rehearsal.export("run")
     rehearsal.pike(*SUBMIT, "undisturbed", "--simulate")
     return rehearsal.export("undisturbed")
 
 
-def soak(folder, kind, minutes, rng):
+def soak(folder, scenario, minutes, rng):
     """Runs, one after the other. Returns the document's figures."""
     slurm = Slurm(folder, public_python())
-    rehearsal = Rehearsal(slurm, kind.workflow)
-    wanted = undisturbed(rehearsal, kind)
-    hits, runs, resumed, drained, verdicts = Counter(), [], 0, 0, 0
+    rehearsal = Rehearsal(slurm, scenario.workflow)
+    wanted = undisturbed(rehearsal, scenario)
+    disturber = Disturber(rehearsal, rng)
+    runs, resumed, drained, verdicts = [], 0, 0, 0
     began = time.monotonic()
     end = began + 60 * minutes
     while time.monotonic() < end:
         slurm.run("rm", "-rf", "run")
-        disturber = Disturber(rehearsal, rng)
-        rehearsal.submit(*kind.settings)
+        rehearsal.submit(*scenario.settings)
         while (found := rehearsal.status())["state"] != "done" and time.monotonic() < end:
             resumed += go_on(rehearsal, found)
             said = disturber.disturb()
             sys.stderr.write(f"{time.monotonic() - began:5.0f} s: {judged(found)} judged, {said}\n")
-            time.sleep(rng.uniform(*kind.pause_s))
+            time.sleep(rng.uniform(*scenario.pause_s))
         resumed += leave_alone(rehearsal)
-        hits += disturber.hits
         verdicts += judged(rehearsal.status())
         drained += rehearsal.log().count("may not fit into the walltime left")
-        runs.append(rehearsal.export("run") == wanted)
+        found = rehearsal.export("run")
+        runs.append(found == wanted)
+        sys.stderr.writelines(difflib.unified_diff(wanted.splitlines(True), found.splitlines(True)))
         sys.stderr.write(f"{time.monotonic() - began:5.0f} s: done, as undisturbed: {runs[-1]}\n")
     return {
         "minutes": minutes,
-        "hits": dict(sorted(hits.items())),
+        "hits": dict(sorted(disturber.hits.items())),
         "walltimes_drained": drained,
         "agents_resumed_by_hand": resumed,
         "verdicts": verdicts,
@@ -265,7 +280,7 @@ def main():
     what.add_argument("--judged", action="store_true", help="the quickstart, really judged")
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
     asked = words.parse_args()
-    kind = quickstart() if asked.judged else rehearsed(asked.suite)
+    scenario = quickstart() if asked.judged else rehearsed(asked.suite)
     name = "cluster_soak_judged" if asked.judged else "cluster_soak"
     obstacle = why_not()
     if obstacle:
@@ -274,12 +289,12 @@ def main():
     with own_folder() as folder:
         slurm = Slurm(folder, public_python())
         try:
-            figures = soak(folder, kind, asked.minutes, random.Random(asked.seed))
+            figures = soak(folder, scenario, asked.minutes, random.Random(asked.seed))
         finally:
             slurm.administer("scancel", f"--user={USER}")
             for node in (*WORKERS_NODES, *AGENTS_NODES):
                 slurm.administer("sh", "-c", f"scontrol update nodename={node} state=resume || :")
-    head = stamp.stamp(name, MODULES)
+    head = stamp.stamp(name, JUDGED_MODULES if asked.judged else MODULES)
     stamp.write({**head, "seed": asked.seed, **figures}, asked.out)
     return int(figures["runs"] != figures["runs_that_ended_like_an_undisturbed_one"])
 

@@ -14,17 +14,21 @@ from pike_hpc.evaluate.measured import PACKAGE, code_digest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {path.stem: path for path in (ROOT / "tests/bench").glob("*.py")}
 MEASURED = sorted((ROOT / "docs").glob("bench-*.json"))
-ALSO = {"soak": "memory", "cluster_soak_judged": "cluster_soak"}
-"""Documents that another script writes."""
+ALSO = {
+    "soak": ("memory", "MODULES"),
+    "cluster_soak_judged": ("cluster_soak", "JUDGED_MODULES"),
+}
+"""Documents that another script writes, and what it calls the modules that they are of."""
 
 
 def modules_of(bench: str) -> tuple[str, ...] | None:
-    """MODULES of a benchmark's script, read without running it."""
-    script = SCRIPTS.get(ALSO.get(bench, bench))
+    """The modules of a document as its script names them, read without running it."""
+    name, variable = ALSO.get(bench, (bench, "MODULES"))
+    script = SCRIPTS.get(name)
     if script is None:
         return None
     for node in ast.parse(script.read_text("utf-8")).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "MODULES":
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == variable:
             return tuple(ast.literal_eval(node.value))
     return None
 
