@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pike_hpc.cli.run import Run
 
-_LEFT_BEHIND = ("mailbox", "slurm", "logs")
-"""Of this machine and this sitting only."""
+_LEFT_BEHIND = ("mailbox", "slurm", "logs", ".kind")
+"""Of this machine, its file system and this sitting only."""
 
 
 def keep(run: Run) -> Path | None:

@@ -30,7 +30,7 @@ from pike_hpc.machine import mount_of, mount_table
 from pike_hpc.records import TryAgainLater, UsageError
 
 _NOTE = ".kind"
-"""A symbolic link in the folder whose target is the kind's name."""
+"""A file in the folder that holds the kind's name."""
 
 
 class LockKind(enum.Enum):
@@ -114,13 +114,9 @@ def agreed(folder: Path, here: LockKind) -> LockKind:
         UsageError: the others take flock, and this node can't.
     """
     noted = folder / _NOTE
-    try:
-        noted.symlink_to(here.value)  # one step, with its content, on every node or on none
-    except FileExistsError:
-        pass
-    except OSError:
-        return here  # a file system without symbolic links
-    said = noted.readlink().name
+    if not noted.exists() and not _write_once(noted, here.value):
+        return here
+    said = noted.read_text("utf-8").strip()
     if said not in {kind.value for kind in LockKind}:
         raise UsageError(f"no kind of lock is called {said}", where=str(noted), valid=here.value)
     kind = LockKind(said)
@@ -129,9 +125,23 @@ def agreed(folder: Path, here: LockKind) -> LockKind:
             "this node can't keep the others out: they take flock, which does not exclude here",
             where=str(noted),
             fix=f"run it where the others run; or, when no controller of this run is alive: "
-            f"ln -sfn {here.value} '{noted}', and all take claims from then on",
+            f"echo {here.value} > '{noted}', and all take claims from then on",
         )
     return kind
+
+
+def _write_once(path: Path, text: str) -> bool:
+    """Whether the file is there now, whole, by whomever. Not so on a file system without links."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as fresh:
+        fresh.write(text)
+        fresh.flush()
+        try:
+            os.link(fresh.name, path)
+        except FileExistsError:
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def choose_lock(folder: Path, mounts: str) -> LockKind:

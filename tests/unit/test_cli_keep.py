@@ -21,6 +21,7 @@ def test_the_copy_is_enough_to_read_the_run(tmp_path, capsys):
     assert f"kept     {kept}" in capsys.readouterr().out
     assert {p.name for p in kept.iterdir()} >= {"run.yaml", "journal", "archive.h5", "code"}
     assert not (kept / "logs").exists()
+    assert not list(kept.rglob(".kind")), "another file system may have other locks"
     assert main(["status", str(kept), "--json"]) == 0
 
 
