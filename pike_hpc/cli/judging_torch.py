@@ -15,18 +15,19 @@ from pike_hpc import sandbox
 from pike_hpc.config import env
 from pike_hpc.evaluate.device import Device, detect, torch_version
 from pike_hpc.proposers.rules import Toolchain, probe_toolchain
+from pike_hpc.proposers.rules.toolchain import COMPILERS
 from pike_hpc.records import UsageError
 
 TORCH = ("2.11", "2.14")
 """The first version that was tested, and the first that was not."""
 
 _LOOK = """
-import importlib.metadata, json, os, shutil, sysconfig
+import importlib.metadata, json, os, shutil, sys, sysconfig
 versions = [found.version for found in importlib.metadata.distributions(name="torch")]
 header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
 print(json.dumps({
     "torch": versions[0] if versions else None,
-    "compiler": next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None),
+    "compiler": next(filter(None, map(shutil.which, sys.argv[1:])), None),
     "headers": os.path.isfile(header),
 }))
 """
@@ -53,7 +54,7 @@ def runs_image(engine: str) -> bool:
 def inside(engine: str, image: str | None) -> Inside:
     """Look into an image, once a process. Raises UsageError where its Python does not start."""
     python, _ = sandbox.interpreter(engine, sys.executable)
-    spec = sandbox.SandboxSpec(argv=(python, "-I", "-c", _LOOK), env={}, image=image)
+    spec = sandbox.SandboxSpec(argv=(python, "-I", "-c", _LOOK, *COMPILERS), env={}, image=image)
     said = sandbox.answer(sandbox.Engine(engine), sandbox.look(), spec)
     try:
         return Inside(**json.loads(said))

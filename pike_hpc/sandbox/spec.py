@@ -116,7 +116,7 @@ def environment(
         "TMPDIR": place,
         "XDG_CACHE_HOME": f"{place}/.cache",
         "TORCHINDUCTOR_CACHE_DIR": f"{place}/inductor",
-        # What /proc/cpuinfo names is used: trying it out costs 15 s of compiling in each new cache.
+        # What /proc/cpuinfo names is used: trying it out means compiling anew in each cache.
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
         "TRITON_CACHE_DIR": f"{place}/triton",
         # There may be no passwd entry for the uid: getpass.getuser() asks these first.

@@ -1,5 +1,7 @@
-"""A benchmark's script, run as anybody would, and the document that it prints."""
+"""A benchmark's script: run as anybody would, with the document that it prints, or imported."""
 
+import contextlib
+import importlib
 import json
 import subprocess
 import sys
@@ -19,3 +21,13 @@ def benchmark(script: str, *words: str, timeout_s: float = 280):
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@contextlib.contextmanager
+def imported(name: str):
+    """The module tests/bench/NAME.py, which finds the others beside it meanwhile."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        yield importlib.import_module(name)
+    finally:
+        sys.path.remove(str(BENCH))

@@ -1,24 +1,19 @@
 """The mailbox's benchmark fails where a figure is not as wanted, and names it."""
 
 import copy
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
+from builders.benchmarks import imported
 
 TESTS = Path(__file__).resolve().parents[1]
-BENCH = str(TESTS / "bench")
 
 
 @pytest.fixture(scope="module")
 def bench():
-    sys.path.insert(0, BENCH)
-    try:
-        return importlib.import_module("mailbox")
-    finally:
-        sys.path.remove(BENCH)
+    with imported("mailbox") as module:
+        yield module
 
 
 @pytest.fixture

@@ -1,26 +1,19 @@
 """The benchmark's programs: each parses as it should, none is given out twice."""
 
 import ast
-import importlib
 import itertools
-import sys
-from pathlib import Path
 
 import pytest
+from builders.benchmarks import imported
 
 from pike_hpc.evaluate.screen import screen
 from pike_hpc.records import EvalStatus
 
-BENCH = str(Path(__file__).resolve().parents[1] / "bench")
-
 
 @pytest.fixture(scope="module")
 def mixture():
-    sys.path.insert(0, BENCH)
-    try:
-        return importlib.import_module("mixture")
-    finally:
-        sys.path.remove(BENCH)
+    with imported("mixture") as module:
+        yield module
 
 
 def test_programs_are_refused_by_the_screen_only_where_they_should_be(mixture):
