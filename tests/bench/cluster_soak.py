@@ -209,6 +209,7 @@ def undisturbed(rehearsal, scenario):
 def soak(folder, scenario, minutes, rng):
     """Runs, one after the other. Returns the document's figures."""
     slurm = Slurm(folder, public_python())
+    slurm.all_idle()
     rehearsal = Rehearsal(slurm, scenario.workflow)
     wanted = undisturbed(rehearsal, scenario)
     disturber = Disturber(rehearsal, rng)

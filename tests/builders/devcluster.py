@@ -158,6 +158,29 @@ class Slurm(Rig):
         finally:
             self.administer("umount", "--lazy", str(place))
 
+    def all_idle(self) -> None:
+        """Wait until nothing runs, and have every GPU free.
+
+        Slurm 22.05 keeps the GPUs of a job that ends in the moment its controller comes back,
+        though nodes are idle; another start of the controller gives them back.
+        """
+        self._await_idle()
+        if self._gpus_kept():
+            with self.outage("slurmctld"):
+                pass
+            self._await_idle()
+            assert self._gpus_kept() == []
+
+    def _await_idle(self) -> None:
+        await_that(lambda: self.administer("sinfo", "-h", "-o", "%D %t", "-p", "gpu,cpu"), "4 idle")
+
+    def _gpus_kept(self) -> list[str]:
+        """What nodes say of GPUs in use, where some are."""
+        said = self.administer("scontrol", "--detail", "show", "node").split()
+        used = [word for word in said if word.startswith("GresUsed=")]
+        assert used, "scontrol tells no GPUs in use"
+        return [word for word in used if not word.partition("(")[0].endswith(":0")]
+
     def impatient(self) -> str:
         """Settings (`SLURM_CONF`) with which programs give a silent daemon up after a second."""
         settings = self.run("cat", "/etc/slurm/slurm.conf")

@@ -41,11 +41,11 @@ def demand(obstacle):
 
 @pytest.fixture
 def slurm(demand):
-    """Four idle nodes; jobs that are left end with the test."""
+    """Four idle nodes, all GPUs free; jobs that are left end with the test."""
     demand("slurm")
     with own_folder() as folder:
         rig = Slurm(folder, public_python())
-        await_that(lambda: rig.administer("sinfo", "-h", "-o", "%D %t", "-p", "gpu,cpu"), "4 idle")
+        rig.all_idle()
         yield rig
         rig.administer("scancel", f"--user={USER}")
         await_that(lambda: rig.administer("squeue", "-h", f"--user={USER}"), "")
