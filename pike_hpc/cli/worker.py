@@ -50,6 +50,7 @@ def worker(options: argparse.Namespace) -> int:
         walltime_end=walltime_end(run.resolved.site.worker_job.walltime_minutes),
     )
     settings = settings.on_shared_disk() if run.mailbox.shared else settings
+    settings = settings.killed_after(slurm.kill_wait_s()) if job else settings
     tape = tape_from(options)
     if tape.replay is not None:
         return run_worker(run.mailbox, [CassetteJudge(tape.replay / VERDICT_TAPE)], settings)

@@ -22,10 +22,15 @@ _CLOCKS_S = 3600.0
 DEFAULT_ARRAY_SIZE = 1001
 """Slurm's own, where a site sets none."""
 
+DEFAULT_KILL_WAIT_S = 30.0
+"""Slurm's own, where it can't be asked."""
+
 _OPTIONS = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_")
 """Variables that Slurm's programs obey like options. sbatch is run without them, too."""
 
 _ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*([0-9]+)\s*$", re.MULTILINE)
+
+_KILL_WAIT = re.compile(r"^KillWait\s*=\s*([0-9]+)\b", re.MULTILINE)
 
 _ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*(\S+)\s*$", re.MULTILINE)
 _WANT_ACCOUNTS = {"all", "associations", "limits", "qos", "safe", "wckeys"}
@@ -73,6 +78,12 @@ def max_array_size() -> int:
     """How many tasks an array may have here."""
     match = _ARRAY_SIZE.search(call("scontrol", "show", "config").stdout)
     return max(int(match[1]), 1) if match else DEFAULT_ARRAY_SIZE
+
+
+def kill_wait_s() -> float:
+    """Seconds between the SIGTERM that ends a job here and the SIGKILL after it."""
+    match = _KILL_WAIT.search(call("scontrol", "show", "config").stdout)
+    return float(match[1]) if match else DEFAULT_KILL_WAIT_S
 
 
 def accounts_enforced() -> bool:

@@ -21,10 +21,11 @@ WORKER = """
 import os, sys
 from pathlib import Path
 from pike_hpc.mailbox import FileMailbox
-from pike_hpc.slurm import own_job
+from pike_hpc.slurm import kill_wait_s, own_job
 from pike_hpc.worker import SimulatedJudge, WorkerOptions, run_worker
 job, restarts = own_job(os.environ)
 options = WorkerOptions(worker_id="w", job=job, job_restarts=restarts)
+options = options.killed_after(kill_wait_s())
 run_worker(FileMailbox(Path("box")), [SimulatedJudge("cpu", latency_s=900)], options)
 """
 
@@ -60,13 +61,18 @@ def observer(slurm):
 
 
 def judging_in(slurm, observer, script, *options):
-    """The job of that script, once its worker judges; the worker is then frozen."""
+    """(the job of that script, its name as the worker tells, the worker's pid) once it judges."""
     job = slurm.submit(script.replace("PYTHON", slurm.python), "-p", "cpu", "-n1", *options)
     await_that(lambda: states(observer), ["judging"])
     (seen,) = observer.mailbox.workers()
-    # Its beats end here, so that the counter stands still whatever the machine is busy with.
-    slurm.administer("kill", "-STOP", str(seen.beat.pid))
-    return job, seen.beat.job
+    return job, seen.beat.job, seen.beat.pid
+
+
+def frozen_in(slurm, observer, script, *options):
+    """The same of a worker that stands still from there on: it beats no more."""
+    found = judging_in(slurm, observer, script, *options)
+    slurm.administer("kill", "-STOP", str(found[2]))
+    return found
 
 
 def states(observer):
@@ -74,12 +80,14 @@ def states(observer):
 
 
 def test_a_worker_whose_job_is_killed_is_lost_long_before_its_beats_are_stale(slurm, observer):
-    job, named = judging_in(slurm, observer, "srun PYTHON worker.py", "--array=1")
+    job, named, pid = frozen_in(slurm, observer, "srun PYTHON worker.py", "--array=1")
     assert named == f"{job}_1.0"
     assert [observer.requeued_at(at) for at in (0, 16, 70, 590)] == [0, 0, 0, 0]
     assert observer.asked == 3, "it runs: a frozen worker keeps its claim"
-    slurm.run("scancel", "--signal=KILL", job)
-    await_that(lambda: ours.still_run([named]), {named: False})
+    slurm.administer("kill", "-KILL", str(pid))
+    # Not the step alone: while the job is COMPLETING nobody can tell.
+    whole = f"{job}_1"
+    await_that(lambda: ours.still_run([named, whole]), {named: False, whole: False})
     other = Observer(slurm.folder / "box")
     assert [other.requeued_at(at) for at in (0, 16)] == [0, 1]
     (claim,) = other.mailbox.claim("v", frozenset({"cpu"}))
@@ -87,7 +95,7 @@ def test_a_worker_whose_job_is_killed_is_lost_long_before_its_beats_are_stale(sl
 
 
 def test_a_worker_whose_step_ended_within_a_job_that_runs_is_lost(slurm, observer):
-    job, named = judging_in(slurm, observer, "srun PYTHON worker.py; sleep 300")
+    job, named, _ = frozen_in(slurm, observer, "srun PYTHON worker.py; sleep 300")
     assert named == f"{job}.0"
     slurm.run("scancel", "--signal=KILL", named)
     await_that(lambda: ours.still_run([named, job]), {named: False, job: True})
@@ -95,7 +103,7 @@ def test_a_worker_whose_step_ended_within_a_job_that_runs_is_lost(slurm, observe
 
 
 def test_with_a_stopped_slurmctld_clocks_decide(slurm, observer):
-    job, named = judging_in(slurm, observer, "exec PYTHON worker.py")
+    job, named, _ = frozen_in(slurm, observer, "exec PYTHON worker.py")
     assert named == job
     pid = slurm.administer("pidof", "slurmctld")
     slurm.administer("kill", "-STOP", pid)
@@ -107,3 +115,13 @@ def test_with_a_stopped_slurmctld_clocks_decide(slurm, observer):
         assert observer.asked == 1
     finally:
         slurm.administer("kill", "-CONT", pid)
+
+
+def test_a_worker_that_is_preempted_gives_back_in_time_what_it_judges(slurm, observer):
+    """Slurm kills it five seconds after SIGTERM here: that is no death that counts."""
+    job, *_ = judging_in(slurm, observer, "srun PYTHON worker.py", "--qos=preempt", "--exclusive")
+    node = slurm.node(job)
+    high = slurm.submit("sleep 60", "-p", "cpu", f"--nodelist={node}", "--exclusive")
+    slurm.reaches(high, "RUNNING")
+    (claim,) = observer.mailbox.claim("v", frozenset({"cpu"}))
+    assert claim.attempt == 1

@@ -4,7 +4,16 @@ import pytest
 from builders.fake_slurm import FakeSlurm
 
 from pike_hpc.records import TryAgainLater
-from pike_hpc.slurm import UNKNOWN, ask, cancel, find, max_array_size, time_left_s, used_s
+from pike_hpc.slurm import (
+    UNKNOWN,
+    ask,
+    cancel,
+    find,
+    kill_wait_s,
+    max_array_size,
+    time_left_s,
+    used_s,
+)
 
 
 @pytest.fixture
@@ -91,6 +100,13 @@ def test_the_size_of_arrays_is_the_sites(cluster):
     assert max_array_size() == 1, "a site may forbid arrays"
     cluster.program("scontrol", "echo 'slurm_load_ctl_conf error' >&2; exit 1")
     assert max_array_size() == 1001
+
+
+def test_the_wait_before_a_kill_is_the_sites(cluster):
+    cluster.program("scontrol", "echo 'KillWait                = 90 sec'")
+    assert kill_wait_s() == 90.0
+    cluster.program("scontrol", "echo 'KillOnBadExit           = 0'")
+    assert kill_wait_s() == 30.0
 
 
 def test_a_job_is_found_by_its_name(cluster):
