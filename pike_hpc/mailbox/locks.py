@@ -19,7 +19,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import BaseFileLock, StrictSoftFileLock, Timeout, UnixFileLock
+from filelock import (
+    BaseFileLock,
+    SoftFileLockProtocolError,
+    StrictSoftFileLock,
+    Timeout,
+    UnixFileLock,
+)
 
 from pike_hpc.machine import MOUNT_TABLE, mount_of, mount_table
 from pike_hpc.mailbox.files import explained
@@ -47,8 +53,9 @@ LOCKS: Mapping[str, Callable[[Path], BaseFileLock]] = {"flock": _flock, "claims"
 def held(kind: str, path: Path, wait_s: float) -> Iterator[bool]:
     """Hold the lock; True when it is held, False when it could not be had within `wait_s`.
 
-    Nor can it where this machine has no locks on that file system, though the one did that made
-    the mailbox: a compute node may see it by another way than a login node.
+    Nor can it where this machine has no locks on that file system, or no hard links, of which
+    `claims` is made, though the one had that made the mailbox: a compute node may see it by
+    another way than a login node.
     """
     lock = LOCKS[kind](path)
     with explained(path):
@@ -64,7 +71,7 @@ def acquired(lock: BaseFileLock, wait_s: float) -> bool:
     """Take the lock; False where it can't be had. Raises OSError for what is no matter of locks."""
     try:
         lock.acquire(timeout=wait_s)
-    except (Timeout, FileNotFoundError, NotImplementedError):
+    except (Timeout, FileNotFoundError, NotImplementedError, SoftFileLockProtocolError):
         return False
     except OSError as error:
         if error.errno not in _NO_LOCKS | {errno.ESTALE}:

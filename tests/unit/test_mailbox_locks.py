@@ -70,6 +70,15 @@ def test_a_machine_without_locks_goes_on_without(tmp_path, code):
     assert not lock.is_locked
 
 
+def test_claims_that_nobody_can_read_are_no_lock(tmp_path):
+    """Filelock says the same where it can't make a claim: without hard links."""
+    with held("claims", tmp_path / "lock", 0) as mine:
+        assert mine
+    (tmp_path / "lock.filelock/claims/strange").touch()
+    with held("claims", tmp_path / "lock", 0) as mine:
+        assert not mine
+
+
 def test_what_is_no_matter_of_locks_is_said(tmp_path):
     lock = Refused(tmp_path / "lock")
     lock.code = errno.EACCES
