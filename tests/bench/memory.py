@@ -23,13 +23,12 @@ from pathlib import Path
 
 import stamp
 from hostile import HOSTILE, MARK, SEGMENT
-from mixture import HANG_TIMEOUT_S, dealt, deck
+from mixture import HANG_TIMEOUT_S, dealt, deck, task_of
 
 from pike_hpc.cli.lanes import open_judges, owner_name
 from pike_hpc.evaluate.device import detect, image_digest
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalStatus
-from pike_hpc.tasks import find_task
 from pike_hpc.worker import Stop, WorkerOptions, run_worker
 
 MODULES = (
@@ -194,7 +193,7 @@ def requests(device, count, programs, seed):
         program, number = next(cards)
         brief = program.kind == "hostile" or EvalStatus.TIMEOUT in program.expected
         yield EvalRequest(
-            task=find_task(program.task),
+            task=task_of(program.task),
             candidate_source=program.make(number),
             device_kind=device.kind,
             image_digest=image_digest(),

@@ -5,6 +5,7 @@ Each is a task's own source with an operation replaced, and a ModelNew on top. A
 (torch 2.11, Triton 3.6) and, with C++ or torch in the place of kernels, on a CPU.
 """
 
+import functools
 import random
 import textwrap
 from collections.abc import Callable
@@ -48,9 +49,15 @@ TANH = "tanhf(v)"
 GELU = "0.5f * v * (1.f + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)))"
 
 
+@functools.cache
+def task_of(key):
+    """The task of that key: its suite is read once, not for each of a thousand requests."""
+    return find_task(key)
+
+
 def replaced(task, old, new, before, after=PLAIN):
     """The task's text with `old` replaced by `new`, `before` in front, and a ModelNew."""
-    text = effective_source(find_task(task))
+    text = effective_source(task_of(task))
     if old not in text:
         raise ValueError(f"{task} has no {old!r}")
     return f"import torch\n{before}\n{text.replace(old, new)}\n{after}"
@@ -58,7 +65,7 @@ def replaced(task, old, new, before, after=PLAIN):
 
 def wrapped(task, body, before=""):
     """The task's text and a ModelNew with this body."""
-    text = effective_source(find_task(task))
+    text = effective_source(task_of(task))
     return f"{text}\n{before}\n\nclass ModelNew(Model):\n{textwrap.indent(body.strip(), '    ')}\n"
 
 
@@ -164,7 +171,7 @@ def unparsable(task):
     """Cut off in the middle, as an answer that ran out of tokens."""
 
     def make(number):
-        text = effective_source(find_task(task))
+        text = effective_source(task_of(task))
         return f"# {number}\n{text}\nclass ModelNew(Model):\n    def forward(self, x:\n"
 
     return make

@@ -20,13 +20,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import stamp
-from mixture import HANG_TIMEOUT_S, dealt, deck
+from mixture import HANG_TIMEOUT_S, dealt, deck, task_of
 
 from pike_hpc.cli.lanes import open_judges
 from pike_hpc.evaluate.device import detect, image_digest
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalStatus
-from pike_hpc.tasks import find_task
 from pike_hpc.worker import Stop, WorkerOptions, run_worker
 
 MODULES = (
@@ -149,7 +148,7 @@ class Feeder(threading.Thread):
             source = program.make(number)
         hangs = EvalStatus.TIMEOUT in program.expected
         request = EvalRequest(
-            task=find_task(program.task),
+            task=task_of(program.task),
             candidate_source=source,
             device_kind=self._device.kind,
             image_digest=image_digest(),
