@@ -18,6 +18,7 @@ import dataclasses
 import difflib
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -63,6 +64,7 @@ AGENTS = 2
 SIGNAL = "worker_job.extra={signal: TERM@1}"
 WORKERS_NODES = ("c1", "c2")
 AGENTS_NODES = ("c3", "c4")
+PUT_BACK = re.compile(r"(\d+) requests of lost workers are in the queue again")
 FROZEN_S = (5.0, 40.0)
 DOWN_S = (3.0, 20.0)
 END_S = 900.0
@@ -213,7 +215,7 @@ def soak(folder, scenario, minutes, rng):
     rehearsal = Rehearsal(slurm, scenario.workflow)
     wanted = undisturbed(rehearsal, scenario)
     disturber = Disturber(rehearsal, rng)
-    runs, resumed, drained, verdicts = [], 0, 0, 0
+    runs, resumed, drained, put_back, verdicts = [], 0, 0, 0, 0
     began = time.monotonic()
     end = began + 60 * minutes
     while time.monotonic() < end:
@@ -226,7 +228,9 @@ def soak(folder, scenario, minutes, rng):
             time.sleep(rng.uniform(*scenario.pause_s))
         resumed += leave_alone(rehearsal)
         verdicts += judged(rehearsal.status())
-        drained += rehearsal.log().count("may not fit into the walltime left")
+        log = rehearsal.log()
+        drained += log.count("may not fit into the walltime left")
+        put_back += sum(map(int, PUT_BACK.findall(log)))
         found = rehearsal.export("run")
         runs.append(found == wanted)
         sys.stderr.writelines(difflib.unified_diff(wanted.splitlines(True), found.splitlines(True)))
@@ -235,6 +239,7 @@ def soak(folder, scenario, minutes, rng):
         "minutes": minutes,
         "hits": dict(sorted(disturber.hits.items())),
         "walltimes_drained": drained,
+        "requests_put_back": put_back,
         "agents_resumed_by_hand": resumed,
         "verdicts": verdicts,
         "runs": len(runs),
