@@ -17,9 +17,8 @@ _GRES_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:([0-9]+)")
 
 SIGNAL = "TERM@120"
 """So many seconds before the walltime Slurm asks a job to leave, and before it preempts one where
-the site says so. Not submitit's USR2: at that its wrapper kills the command. It passes TERM over,
-and whether TERM reaches the command itself is a matter of the site's process tracking, so workers
-look at their walltime, too."""
+the site says so. Not submitit's USR2: at that its wrapper kills the command. TERM reaches the
+command by `pike_hpc.launch.relay`, whatever the site follows processes by."""
 
 
 def plan_jobs(

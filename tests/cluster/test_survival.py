@@ -5,9 +5,11 @@ it should end like is the same workflow walked through in one process, without S
 """
 
 import os
+import re
 import shlex
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from builders.devcluster import REPO, await_that
@@ -62,6 +64,20 @@ def test_who_does_not_leave_when_preempted_costs_one_evaluation(slurm, rehearsal
     assert "PREEMPTED" in said
     assert "leaves: SIGTERM" not in rehearsal.log()
     assert rehearsal.log().count("requests of lost workers are in the queue again") == 1
+
+
+def test_a_worker_hears_what_slurm_tells_submitits_process_alone(slurm, rehearsal):
+    """As where jobs are followed by control groups, which this rig has none of."""
+    rehearsal.submit("workers.count=1")
+    rehearsal.judged_more(than=1)
+    (worker,) = rehearsal.workers()
+    status = Path(f"/proc/{rehearsal.pid(worker)}/status").read_text("utf-8")
+    (wrapper,) = re.findall(r"^PPid:\s(\d+)", status, re.M)
+    assert "submitit" in Path(f"/proc/{wrapper}/cmdline").read_text("utf-8")
+    slurm.administer("kill", "-TERM", wrapper)
+    slurm.await_accounts(worker, "State", [["COMPLETED"]])
+    assert rehearsal.log().count("leaves: SIGTERM") == 1
+    rehearsal.pike("cancel", "run")
 
 
 def test_an_agent_that_loses_its_node_goes_on_at_another(slurm, rehearsal, undisturbed):
