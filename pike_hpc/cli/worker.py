@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pike_hpc.cli.tape import VERDICT_TAPE, add_tape, tape_from
 from pike_hpc.cli.terminal import leave_terminal
 from pike_hpc.cli.walltime import walltime_end
 from pike_hpc.config import env
+from pike_hpc.machine import Stop, stop_on_signals
 from pike_hpc.worker import (
     SIMULATED,
     CassetteJudge,
@@ -38,6 +40,14 @@ def add_worker(parser: argparse.ArgumentParser) -> None:
 def worker(options: argparse.Namespace) -> int:
     """Judge what the mailbox holds until told to leave."""
     run = Run.open(options.run_dir)
+    with stop_on_signals() as stop:
+        code = _work(run, options, stop)
+    # It may be told twice, by Slurm and by submitit's process: who leaves is not to die of that.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
+
+
+def _work(run: Run, options: argparse.Namespace, stop: Stop) -> int:
     me = f"worker-{writer_id()}"
     leave_terminal(run.dir / "logs" / f"{me}.log")
     workflow = run.resolved.workflow
@@ -53,14 +63,15 @@ def worker(options: argparse.Namespace) -> int:
     settings = settings.killed_after(slurm.kill_wait_s()) if job else settings
     tape = tape_from(options)
     if tape.replay is not None:
-        return run_worker(run.mailbox, [CassetteJudge(tape.replay / VERDICT_TAPE)], settings)
+        taped = CassetteJudge(tape.replay / VERDICT_TAPE)
+        return run_worker(run.mailbox, [taped], settings, stop=stop)
     if run.device_kind == SIMULATED:
         made_up = SimulatedJudge(SIMULATED, seed=workflow.search.seed, latency_s=_REHEARSAL_S)
-        return run_worker(run.mailbox, [made_up], settings)
+        return run_worker(run.mailbox, [made_up], settings, stop=stop)
     site, container = run.resolved.site, run.resolved.site.container
     device = judging_device(run.device_kind, container.engine, container.image)
     with open_judges(device, container.engine, Path(site.paths.tmp), container.image) as opened:
         judges: Sequence[Judge] = opened
         if tape.record is not None:
             judges = [RecordingJudge(judge, tape.record / VERDICT_TAPE) for judge in judges]
-        return run_worker(run.mailbox, judges, settings, preparer=opened[0])
+        return run_worker(run.mailbox, judges, settings, preparer=opened[0], stop=stop)

@@ -1,7 +1,8 @@
 """submitit's door: how workers and agents are started, here or through Slurm.
 
 Both ways run the same command line, `pike-hpc worker RUN` or `pike-hpc agent RUN --tasks RANGE`,
-wrapped as submitit's CommandFunction, so that no pickled object of ours outlives an edit.
+through submitit's CommandFunction. What submitit pickles knows nothing of the package: a job that
+waits for days outlives its edits.
 """
 
 from pike_hpc.launch.account import with_account

@@ -10,12 +10,13 @@ submitit is imported by what starts a job: it brings asyncio, and most looks at 
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,8 +63,6 @@ class LocalLauncher:
         """Start each job as a process group of its own."""
         import submitit  # noqa: PLC0415 - see the module
 
-        from pike_hpc.launch.relay import run_command  # noqa: PLC0415 - see the module
-
         executor = submitit.LocalExecutor(self._run_dir / "slurm")
         executor.update_parameters(
             timeout_min=_FOREVER_MIN,
@@ -73,7 +72,7 @@ class LocalLauncher:
             visible_gpus=self._gpus,
         )
         with _deaf_to_ctrl_c():
-            started = [executor.submit(run_command, list(job.command)) for job in jobs]
+            started = [executor.submit(_function(job)) for job in jobs]
         records = tuple(
             _record(job, one.job_id, "local", 0.0) for job, one in zip(jobs, started, strict=True)
         )
@@ -106,8 +105,6 @@ class SlurmLauncher:
     def _sbatch(self, intent: Intent) -> list[str]:
         import submitit  # noqa: PLC0415 - see the module
 
-        from pike_hpc.launch.relay import run_command  # noqa: PLC0415 - see the module
-
         jobs = intent.jobs
         try:
             executor = submitit.SlurmExecutor(self._run_dir / "slurm", max_num_timeout=_TIMEOUTS)
@@ -115,7 +112,7 @@ class SlurmLauncher:
             executor.update_parameters(**_completed(named, len(jobs)))
             theirs = handed_over(env.environ(), jobs[0].exports, jobs[0].unset)
             with env.replaced(theirs), executor.batch():
-                started = [executor.submit(run_command, list(job.command)) for job in jobs]
+                started = [executor.submit(_function(job)) for job in jobs]
         except (RuntimeError, OSError, submitit.core.utils.FailedJobError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             if not any(words in str(error).lower() for words in _MAYBE_TAKEN):
@@ -169,12 +166,10 @@ def settle(run_dir: Path, now: float) -> tuple[JobRecord, ...]:
 def _hand_over(run_dir: Path, job: Job, job_id: str, minutes: float) -> None:
     import submitit  # noqa: PLC0415 - see the module
 
-    from pike_hpc.launch.relay import run_command  # noqa: PLC0415 - see the module
-
     path = submitit.core.utils.JobPaths(run_dir / "slurm", job_id).submitted_pickle
     if path.exists():
         return
-    submission = submitit.core.utils.DelayedSubmission(run_command, list(job.command))
+    submission = submitit.core.utils.DelayedSubmission(_function(job))
     submission.set_timeout(int(minutes), _TIMEOUTS)
     beside = path.with_suffix(".new")
     submission.dump(beside)
@@ -248,6 +243,18 @@ def _completed(parameters: Mapping[str, Any], count: int) -> dict[str, Any]:
     submitit would let 256 tasks run at a time, and names a wckey of its own.
     """
     return {"wckey": None, "array_parallelism": count, **parameters}
+
+
+def _function(job: Job) -> Callable[[], str]:
+    """What submitit runs in a job.
+
+    Workers are told of SIGTERM, and give back what they judge. Agents have nothing to give back:
+    one that is killed goes on from the journal when Slurm starts its job again, which it does not
+    do with one that left in the time of grace before a preemption.
+    """
+    from pike_hpc.launch.relay import run_command  # noqa: PLC0415 - see the module
+
+    return functools.partial(run_command, list(job.command), warned=job.kind == "worker")
 
 
 def _record(job: Job, job_id: str, launcher: str, minutes: float) -> JobRecord:

@@ -15,10 +15,9 @@ from pike_hpc.launch.jobs import Job
 _GRES_GPUS = re.compile(r"\bgpu(?::[^:,]+)?:([0-9]+)")
 """The number in gres strings: gpu:4, gpu:A40:2."""
 
-SIGNAL = "TERM@120"
-"""So many seconds before the walltime Slurm asks a job to leave, and before it preempts one where
-the site says so. Not submitit's USR2: at that its wrapper kills the command. TERM reaches the
-command by `pike_hpc.launch.relay`, whatever the site follows processes by."""
+SIGNAL = "TERM@1"
+"""Instead of submitit's USR2@90, at which its process kills the command. At the last second, for
+workers and agents know their walltime, and leave earlier; Slurm may send it a minute before."""
 
 
 def plan_jobs(

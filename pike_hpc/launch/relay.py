@@ -1,10 +1,11 @@
-"""What a job of submitit's runs: its command, told of each SIGTERM.
+"""What a job of submitit's runs: its command, told of each SIGTERM where it wants to be warned.
 
 Where Slurm follows processes by control groups, as most sites have it, a job that is cancelled or
 preempted hears SIGTERM in its task alone. That is submitit's process, which passes it over, and
 the command below it would be killed unwarned.
 
-Pickled by value: submitit's process need not find pike_hpc.
+Pickled by value: submitit's process need not find pike_hpc. It has to be of the Python version
+that submitted, as its other packages have to.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ import cloudpickle
 import submitit
 
 
-def run_command(command: list[str]) -> str:
-    """Run it through submitit's CommandFunction, in a main thread; what it printed.
+def run_command(command: list[str], *, warned: bool) -> str:
+    """Run it through submitit's CommandFunction; what it printed.
 
-    Raises submitit's FailedJobError where it fails.
+    With `warned`, for main threads alone, each SIGTERM is passed on to it meanwhile. Raises
+    submitit's FailedJobError where it fails.
     """
-    signal.signal(signal.SIGTERM, _pass_on)
-    printed: str = submitit.helpers.CommandFunction(command, verbose=False)()
-    return printed
+    function = submitit.helpers.CommandFunction(command, verbose=False)
+    if not warned:
+        return str(function())
+    before = signal.signal(signal.SIGTERM, _pass_on)
+    try:
+        return str(function())
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:

@@ -68,7 +68,11 @@ def held(kind: str, path: Path, wait_s: float) -> Iterator[bool]:
 
 
 def acquired(lock: BaseFileLock, wait_s: float) -> bool:
-    """Take the lock; False where it can't be had. Raises OSError for what is no matter of locks."""
+    """Take the lock; False where it can't be had.
+
+    Raises OSError for what is no matter of locks, as far as that is told: filelock says of claims
+    only that they can't be made or understood.
+    """
     try:
         lock.acquire(timeout=wait_s)
     except (Timeout, FileNotFoundError, NotImplementedError, SoftFileLockProtocolError):

@@ -61,7 +61,6 @@ evaluate: {devices: [simulated]}
 workers: {count: 3, max_idle_s: 5, max_node_hours: 100}
 """
 AGENTS = 2
-SIGNAL = "worker_job.extra={signal: TERM@1}"
 WORKERS_NODES = ("c1", "c2")
 AGENTS_NODES = ("c3", "c4")
 PUT_BACK = re.compile(r"(\d+) requests of lost workers are in the queue again")
@@ -89,7 +88,6 @@ def rehearsed(suite):
         workflow=WORKFLOW.replace("SUITE", suite),
         settings=(
             "worker_job.walltime_minutes=2",
-            SIGNAL,
             f"agent.tasks_per_job={-(-tasks // AGENTS)}",
         ),
         pause_s=(1.0, 6.0),
@@ -103,7 +101,6 @@ def quickstart():
         workflow=(REPO / "workflows/quickstart.yaml").read_text("utf-8"),
         settings=(
             "worker_job.walltime_minutes=10",
-            SIGNAL,
             'tasks.ids="4,17"',
             "budget.evaluations_per_task=2",
             "agent.tasks_per_job=1",

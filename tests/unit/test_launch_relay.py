@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import cloudpickle
 
@@ -12,7 +13,7 @@ TASK = """
 import pickle, signal, sys
 signal.signal(signal.SIGTERM, lambda *heard: None)
 run = pickle.load(sys.stdin.buffer)
-print(run([sys.executable, "-c", *sys.argv[1:]]))
+print(run([sys.executable, "-c", *sys.argv[1:]], warned=True))
 assert "pike_hpc" not in sys.modules
 """
 COMMAND = """
@@ -33,6 +34,7 @@ def test_a_signal_to_submitits_process_reaches_the_command(tmp_path):
         task.stdin.close()
         while not ready.exists():
             assert task.poll() is None
+            time.sleep(0.01)
         task.send_signal(signal.SIGTERM)
         assert task.stdout.read() == b"heard\n"
     assert task.returncode == 0
