@@ -14,7 +14,7 @@ Known = tuple[tuple[JobRecord, slurm.JobState], ...]
 """Recorded jobs, oldest first, and what Slurm knows of each."""
 
 _END_S = 40.0
-"""Slurm gives a job 30 s (KillWait's default) to leave before it kills it."""
+"""Slurm gives a job 30 s (KillWait) to leave before it kills it."""
 
 _LOOK_S = 2.0
 """Between two questions to Slurm: its controller serves the whole site."""

@@ -13,7 +13,7 @@ from pike_hpc.cli.lanes import open_judges
 from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.tape import VERDICT_TAPE, add_tape, tape_from
 from pike_hpc.cli.terminal import leave_terminal
-from pike_hpc.cli.walltime import walltime_end
+from pike_hpc.cli.walltime import drain_s, walltime_end
 from pike_hpc.config import env
 from pike_hpc.machine import Stop, stop_on_signals
 from pike_hpc.worker import (
@@ -57,10 +57,10 @@ def _work(run: Run, options: argparse.Namespace, stop: Stop) -> int:
         job=job,
         job_restarts=restarts,
         max_idle_s=workflow.workers.max_idle_s,
+        drain_s=drain_s(slurm.kill_wait_s() if job else None),
         walltime_end=walltime_end(run.resolved.site.worker_job.walltime_minutes),
     )
     settings = settings.on_shared_disk() if run.mailbox.shared else settings
-    settings = settings.killed_after(slurm.kill_wait_s()) if job else settings
     tape = tape_from(options)
     if tape.replay is not None:
         taped = CassetteJudge(tape.replay / VERDICT_TAPE)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from pike_hpc.records import UsageError
 
-_HAND_BACK_S = 10.0
-"""Judges have 5 s to close; the rest is for a file system that takes its time."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
@@ -47,15 +44,6 @@ class WorkerOptions:
         second, and of what becomes visible 95 % is seen within 4.9 s.
         """
         return dataclasses.replace(self, poll_min_s=1.0, poll_max_s=5.1)
-
-    def killed_after(self, kill_wait_s: float) -> WorkerOptions:
-        """The same where SIGKILL follows SIGTERM after so long.
-
-        Requests are given back before that: a worker that is killed while it judges counts
-        against the program, and that a job was preempted is no fault of it.
-        """
-        drain_s = min(self.drain_s, max(0.0, kill_wait_s - _HAND_BACK_S))
-        return dataclasses.replace(self, drain_s=drain_s)
 
     def __post_init__(self) -> None:
         if self.stale_s < 3 * self.heartbeat_s:

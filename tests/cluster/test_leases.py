@@ -20,12 +20,14 @@ STALE_S = 60.0
 WORKER = """
 import os, sys
 from pathlib import Path
+from pike_hpc.cli.walltime import drain_s
 from pike_hpc.mailbox import FileMailbox
 from pike_hpc.slurm import kill_wait_s, own_job
 from pike_hpc.worker import SimulatedJudge, WorkerOptions, run_worker
 job, restarts = own_job(os.environ)
-options = WorkerOptions(worker_id="w", job=job, job_restarts=restarts)
-options = options.killed_after(kill_wait_s())
+options = WorkerOptions(
+    worker_id="w", job=job, job_restarts=restarts, drain_s=drain_s(kill_wait_s())
+)
 run_worker(FileMailbox(Path("box")), [SimulatedJudge("cpu", latency_s=900)], options)
 """
 

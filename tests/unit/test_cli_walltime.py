@@ -3,7 +3,7 @@
 import pytest
 from builders.fake_slurm import FakeSlurm
 
-from pike_hpc.cli.walltime import walltime_end
+from pike_hpc.cli.walltime import drain_s, walltime_end
 
 
 @pytest.fixture
@@ -33,3 +33,8 @@ def test_older_ones_are_asked(cluster):
 def test_where_slurm_is_silent_the_site_says_how_long_jobs_are(cluster):
     cluster.put("squeue-down")
     assert end(SLURM_JOB_ID="7") == 1000.0 + 60 * 60
+
+
+def test_requests_are_given_back_before_the_kill():
+    kills = (5.0, 10.0, 30.0, 90.0, None)
+    assert [drain_s(wait) for wait in kills] == [0.0, 0.0, 20.0, 30.0, 30.0]

@@ -45,12 +45,6 @@ def test_a_stale_limit_below_three_heartbeats_is_refused():
         WorkerOptions(worker_id="w", heartbeat_s=30, stale_s=60)
 
 
-def test_requests_are_given_back_before_the_kill():
-    options = WorkerOptions(worker_id="w", drain_s=30)
-    kills = (5.0, 10.0, 30.0, 90.0)
-    assert [options.killed_after(wait).drain_s for wait in kills] == [0.0, 0.0, 20.0, 30.0]
-
-
 def test_a_simulated_verdict_depends_on_seed_and_candidate_only():
     phases = []
     judge, again = SimulatedJudge("cpu", seed=3), SimulatedJudge("cpu", seed=3)
