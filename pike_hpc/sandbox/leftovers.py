@@ -1,9 +1,9 @@
 """Containers that were killed together with their monitor: podman lists them as running for ever.
 
 Contract: `forget_ended` removes those of ours on this node whose first process is gone, and those
-made minutes ago that never started or have exited: who should have removed them was killed. A
-container that lives, or is just being made, is nobody's leftover. It does not raise: where the
-client does not work, whoever tries it next says why.
+made minutes ago that never started or have exited: who should have removed them was killed, maybe
+amid that. A container that lives, or is just being made, is nobody's leftover. It does not raise:
+where the client does not work, whoever tries it next says why.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pike_hpc.sandbox.spec import Engine
 _TIMEOUT_S = 60.0
 _AT_ONCE = 100
 _ROUNDS = 5
+_IDLE = ("created", "exited", "removing")
+"""Of what no process is left, whoever was killed while it made or removed it."""
 _MADE_WITHIN = "5m"
 """What is not started by then never will be; and who waits for one that exited sooner may yet ask
 how."""
@@ -30,7 +32,7 @@ def forget_ended(engine: Engine, facts: HostFacts, made_within: str = _MADE_WITH
     if engine is Engine.DOCKER or not engine.is_container:
         return 0
     named = ("--filter", f"label={LABEL}", "--format", "{{.ID}} {{.Pid}}")
-    idle = ("--filter", "status=created", "--filter", "status=exited")
+    idle = [word for state in _IDLE for word in ("--filter", f"status={state}")]
     unwanted = (*idle, "--filter", f"until={made_within}")
     forgotten: set[str] = set()
     # The first time podman finds out that they do not run; later it removes them, not always all.

@@ -261,13 +261,14 @@ def left(judge, engine, image):
     """Containers of that image that podman still knows of.
 
     But for one whose client was killed before it started anything, or after it had ended and before
-    it was removed: those are forgotten minutes later.
+    it was removed, or amid that: those are forgotten minutes later.
     """
     if engine != "podman":
         return []
     form = ("--filter", f"ancestor={image}", "--format", "{{.ID}} {{.State}}")
     said = judge.run("podman", "ps", "--all", *form)
-    return [line for line in said.splitlines() if line.split()[1] not in ("Created", "Exited")]
+    idle = ("Created", "Exited", "Removing")
+    return [line for line in said.splitlines() if line.split()[1] not in idle]
 
 
 LANE = """
