@@ -8,23 +8,17 @@ from collections.abc import Callable, Mapping
 from pike_hpc import slurm
 from pike_hpc.config import env
 
-_LEAVE_S = 30.0
-"""Outside of jobs, where nobody is known to send SIGKILL after SIGTERM."""
-
 _HAND_BACK_S = 10.0
 """Judges have 5 s to close; the rest is for a file system that takes its time."""
 
 
-def drain_s(kill_wait_s: float | None) -> float:
-    """For how long a worker that was told to leave may go on with what it judges.
+def drain_s(kill_wait_s: float) -> float:
+    """For how long a worker may go on with what it judges where SIGKILL follows SIGTERM so late.
 
-    Where SIGKILL follows SIGTERM after `kill_wait_s` it gives that back before: a worker that is
-    killed while it judges counts against the program, and that a job was preempted is no fault of
-    it.
+    It gives that back before: a worker that is killed while it judges counts against the program,
+    and that a job was preempted is no fault of it.
     """
-    if kill_wait_s is None:
-        return _LEAVE_S
-    return min(_LEAVE_S, max(0.0, kill_wait_s - _HAND_BACK_S))
+    return max(0.0, kill_wait_s - _HAND_BACK_S)
 
 
 def walltime_end(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,10 +58,12 @@ def _work(run: Run, options: argparse.Namespace, stop: Stop) -> int:
         job=job,
         job_restarts=restarts,
         max_idle_s=workflow.workers.max_idle_s,
-        drain_s=drain_s(slurm.kill_wait_s() if job else None),
         walltime_end=walltime_end(run.resolved.site.worker_job.walltime_minutes),
     )
     settings = settings.on_shared_disk() if run.mailbox.shared else settings
+    if job:
+        within_s = min(settings.drain_s, drain_s(slurm.kill_wait_s()))
+        settings = dataclasses.replace(settings, drain_s=within_s)
     tape = tape_from(options)
     if tape.replay is not None:
         taped = CassetteJudge(tape.replay / VERDICT_TAPE)

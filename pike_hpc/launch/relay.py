@@ -4,8 +4,8 @@ Where Slurm follows processes by control groups, as most sites have it, a job th
 preempted hears SIGTERM in its task alone. That is submitit's process, which passes it over, and
 the command below it would be killed unwarned.
 
-Pickled by value: submitit's process need not find pike_hpc. It has to be of the Python version
-that submitted, as its other packages have to.
+Pickled by value: submitit's process need not find pike_hpc, of which nothing is called here. It
+has to be of the Python version that submitted, as its other packages have to.
 """
 
 from __future__ import annotations

@@ -28,13 +28,8 @@ DEFAULT_KILL_WAIT_S = 30.0
 _OPTIONS = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_")
 """Variables that Slurm's programs obey like options. sbatch is run without them, too."""
 
-_ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*([0-9]+)\s*$", re.MULTILINE)
-
-_KILL_WAIT = re.compile(r"^KillWait\s*=\s*([0-9]+)\b", re.MULTILINE)
-
-_ENFORCED = re.compile(r"^AccountingStorageEnforce\s*=\s*(\S+)\s*$", re.MULTILINE)
 _WANT_ACCOUNTS = {"all", "associations", "limits", "qos", "safe", "wckeys"}
-"""Of its values those that are, or bring with them, associations."""
+"""Values of AccountingStorageEnforce that are, or bring with them, associations."""
 
 _LEFT = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
 """As squeue writes a time: 1-00:00:00, 2:00:00, 30:00."""
@@ -76,20 +71,26 @@ def cancel(jobs: Iterable[str]) -> None:
 
 def max_array_size() -> int:
     """How many tasks an array may have here."""
-    match = _ARRAY_SIZE.search(call("scontrol", "show", "config").stdout)
-    return max(int(match[1]), 1) if match else DEFAULT_ARRAY_SIZE
+    said = _setting("MaxArraySize")
+    return max(int(said), 1) if said.isdecimal() else DEFAULT_ARRAY_SIZE
 
 
 def kill_wait_s() -> float:
     """Seconds between the SIGTERM that ends a job here and the SIGKILL after it."""
-    match = _KILL_WAIT.search(call("scontrol", "show", "config").stdout)
-    return float(match[1]) if match else DEFAULT_KILL_WAIT_S
+    said = _setting("KillWait").removesuffix(" sec")
+    return float(said) if said.isdecimal() else DEFAULT_KILL_WAIT_S
 
 
 def accounts_enforced() -> bool:
     """Whether a job needs an account; not so where Slurm can't be asked."""
-    match = _ENFORCED.search(call("scontrol", "show", "config").stdout)
-    return bool(match and _WANT_ACCOUNTS & set(match[1].lower().split(",")))
+    return bool(_WANT_ACCOUNTS & set(_setting("AccountingStorageEnforce").lower().split(",")))
+
+
+def _setting(name: str) -> str:
+    """Slurm's setting of that name, "" where it tells none."""
+    said = call("scontrol", "show", "config").stdout
+    match = re.search(rf"^{name}[ \t]*=[ \t]*(.*?)[ \t]*$", said, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def find(name: str, since: float) -> str | None:
