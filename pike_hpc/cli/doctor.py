@@ -88,15 +88,18 @@ def _checks(resolved: Resolved, options: argparse.Namespace) -> Iterator[Check]:
         return
     asked = list(at_slurm(resolved))
     yield from asked
+    kinds = ["worker", "agent"] if resolved.site.agent.where == "array" else ["worker"]
     if resolved.site.agent.where == "scrontab":
-        yield from tried({"scrontab": lambda: scrontab(resolved)})
-    if resolved.site.agent.where != "array":
+        (lines,) = tried({"scrontab": lambda: scrontab(resolved)})
+        yield lines
+        kinds += ["agent"] if lines.state == "ok" else []
+    if "agent" not in kinds:
         yield from tried({"model": lambda: model(resolved)})
     if options.no_nodes or any(check.state != "ok" for check in asked):
         why = "not asked for" if options.no_nodes else "Slurm has to take the jobs first"
         yield Check("nodes", "unknown", why, "run doctor again without --no-nodes")
         return
-    yield from on_nodes(resolved, _arguments(options, resolved), options.wait_s)
+    yield from on_nodes(resolved, kinds, _arguments(options, resolved), options.wait_s)
 
 
 def any_work(site: str, account: str | None = None) -> Resolved:

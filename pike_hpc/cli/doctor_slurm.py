@@ -84,16 +84,18 @@ def _plan(resolved: Resolved, run: Path) -> Plan:
     return plan_jobs(resolved, run, ["1"], python=sys.executable, lib=run / "code/lib")
 
 
-def on_nodes(resolved: Resolved, arguments: Sequence[str], wait_s: int) -> Iterator[Check]:
+def on_nodes(
+    resolved: Resolved, kinds: Sequence[str], arguments: Sequence[str], wait_s: int
+) -> Iterator[Check]:
     """The checks of a job of each kind, by names such as `worker: lock`.
 
     Args:
         resolved: what asks for the nodes.
+        kinds: worker, agent or both.
         arguments: of this command, for the one inside.
         wait_s: how long a job may wait for a node.
     """
     resolved = with_account(resolved)
-    kinds = ("worker", "agent") if resolved.site.agent.where == "array" else ("worker",)
     for kind in kinds:
         yield from _on_node(resolved, kind, arguments, wait_s)
 
@@ -130,7 +132,11 @@ def _on_node(
         program += ["--inside", kind, "--note", str(note)]
         lines = [*resolved.site.setup, f"exec {shlex.join(program)}"]
         parameters = slurm_parameters(resolved, kind, "pike-doctor")
-        argv = [*srun(parameters, wait_s), "bash", "-c", "\n".join(lines)]
+        shell, exports = ["bash"], job.exports
+        if kind == "agent" and resolved.site.agent.where == "scrontab":
+            # Its jobs log in, and have neither keys nor proxies of the shell that we are in.
+            shell, exports = ["bash", "-l"], workers[0].exports
+        argv = [*srun(parameters, wait_s), *shell, "-c", "\n".join(lines)]
         before = time.time()
         done = subprocess.run(
             argv,
@@ -138,7 +144,7 @@ def _on_node(
             capture_output=True,
             text=True,
             errors="replace",
-            env=handed_over(env.environ(), job.exports, job.unset),
+            env=handed_over(env.environ(), exports, job.unset),
             check=False,
             timeout=wait_s + 60 * JOB_MINUTES + 60,
         )

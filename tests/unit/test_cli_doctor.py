@@ -298,6 +298,46 @@ def test_scrontab_is_tried_where_agents_are_its_own(crontab, capsys) -> None:
         assert "account" in checks
 
 
+@pytest.mark.parametrize(
+    ("where", "job", "placed"),
+    [
+        ("array", "bash -c, with the way out", {"agent: node"}),
+        ("scrontab", "bash -l -c, without", {"agent: node"}),
+        ("shell", None, {"model"}),
+    ],
+)
+def test_models_are_asked_from_where_the_agent_will_run(
+    crontab, monkeypatch, capsys, where, job, placed
+) -> None:
+    """A job of scrontab's logs in, and has no proxy of this shell."""
+    ask, cluster = crontab
+    ask("exit 0")
+    monkeypatch.setenv("https_proxy", "http://user:secret@there:1")
+    out = "${https_proxy:+, with the way out}"
+    script = f"""case "$*" in
+    *"bash -l -c"*"--inside agent"*) echo "bash -l -c${{https_proxy:-, without}}" ;;
+    *"bash -c"*"--inside agent"*) echo "bash -c{out}" ;;
+    esac >> '{cluster.folder}/agent'"""
+    cluster.program("srun", script)
+    main(["doctor", "--site", "here.yaml", "--set", f"agent.where={where}", "--json"])
+    checks = {each["name"] for each in json.loads(capsys.readouterr().out)["checks"]}
+    assert "worker: node" in checks
+    assert {"model", "agent: node"} & checks == placed
+    assert cluster.lines("agent") == ([job] if job else [])
+
+
+def test_where_only_scrontab_is_let_in_models_are_asked_from_here(crontab, capsys) -> None:
+    ask, cluster = crontab
+    ask("exit 0")
+    cluster.program("sbatch", "for f; do :; done; ! grep -q pike-agent $f")
+    cluster.program("srun", f"echo \"$*\" >> '{cluster.folder}/asked-for'")
+    main(["doctor", "--site", "here.yaml", "--set", "agent.where=scrontab", "--json"])
+    checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["scrontab"]["state"] == "warn"
+    assert checks["model"]["state"] == "ok"
+    assert not [line for line in cluster.lines("asked-for") if "--inside agent" in line]
+
+
 def test_slurms_default_pays_for_what_doctor_asks_as_it_would_for_a_run(tmp_path, monkeypatch):
     cluster = scripted_cluster(tmp_path, monkeypatch)
     cluster.put("default-account", "m0000\n")
@@ -306,5 +346,6 @@ def test_slurms_default_pays_for_what_doctor_asks_as_it_would_for_a_run(tmp_path
     (tmp_path / "runs").mkdir()
     site = any_work("here.yaml")
     assert account(site).detail.startswith("account: m0000_g for workers, m0000 for agents (Slurm")
-    assert [check.name for check in on_nodes(site, (), 1)] == ["worker: node", "agent: node"]
+    asked = on_nodes(site, ("worker", "agent"), (), 1)
+    assert [check.name for check in asked] == ["worker: node", "agent: node"]
     assert cluster.lines("charged") == ["account=m0000_g", "account=m0000"]
