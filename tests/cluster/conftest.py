@@ -3,9 +3,13 @@
 Where none is up they are skipped with the reason; PIKE_REQUIRE makes failures of such skips.
 """
 
+import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from builders.devcluster import (
@@ -93,16 +97,42 @@ def judge(demand):
 
 
 @pytest.fixture(scope="session")
-def image(judge):
-    """The path of the CPU's image. Building takes minutes: one that lies there is used as it is."""
-    images = judge.home / "pike-hpc/images"
-    if not (images / "eval-cpu.sif").exists():
-        wheels = judge.folder / "wheels"
-        # Fetched as whoever runs the tests: pip's settings may be theirs alone.
-        build = str(REPO / "containers/build.py")
-        argv = [sys.executable, build, "eval-cpu", "--only-wheels", "--wheels", str(wheels)]
-        subprocess.run(argv, check=True, capture_output=True)
-        # A job builds it, as a site would have it.
-        options = ("--site", "devcluster", "--job", "--wheels", str(wheels))
-        judge.run(judge.python, build, *options, timeout_s=1200)
-    return str(images / "eval-cpu.sif")
+def image_build(judge):
+    """The file that is to be the CPU's image; what makes it and its log, where it isn't there."""
+    target = judge.home / "pike-hpc/images/eval-cpu.sif"
+    if target.exists():
+        yield target, None, None
+        return
+    build, wheels = str(REPO / "containers/build.py"), str(judge.folder / "wheels")
+    # Fetched as whoever runs the tests: pip's settings may be theirs alone.
+    fetch = [sys.executable, build, "eval-cpu", "--only-wheels", "--wheels", wheels]
+    make = judge.argv(judge.python, build, "--site", "devcluster", "--wheels", wheels)
+    log = judge.folder / "image.log"
+    with log.open("w") as said:
+        script = f"{shlex.join(fetch)} && exec nice -n 5 {shlex.join(make)}"
+        under_way = subprocess.Popen(
+            ["sh", "-c", script], cwd=judge.folder, stdin=subprocess.DEVNULL, stdout=said,
+            stderr=said, start_new_session=True,
+        )  # fmt: skip
+    yield target, under_way, log
+    if under_way.poll() is None:
+        os.killpg(under_way.pid, signal.SIGKILL)
+        under_way.wait()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _image_is_begun(request, obstacle):
+    """Building takes minutes, in which the first tests wait for Slurm."""
+    here = Path(__file__).parent
+    wanted = any("judge" in i.fixturenames for i in request.session.items if i.path.parent == here)
+    if wanted and not obstacle:
+        request.getfixturevalue("image_build")
+
+
+@pytest.fixture(scope="session")
+def image(image_build):
+    """The path of the CPU's image. One that lies there is used as it is."""
+    target, under_way, log = image_build
+    if under_way is not None:
+        assert under_way.wait(1200) == 0, log.read_text("utf-8")
+    return str(target)
