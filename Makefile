@@ -1,7 +1,7 @@
 # Thin: every target that runs the product wraps one `pike-hpc` command.
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev submit resume status cancel report doctor test test-cluster \
-	test-together check bench soak image devcluster devcluster-down clean
+	test-together check check-code bench soak image devcluster devcluster-down clean
 
 WORKFLOW ?= workflows/quickstart.yaml
 SITE ?=
@@ -42,13 +42,13 @@ doctor: setup ## Try everything a run needs here: [SITE=] [ACCOUNT=] [WORKFLOW=]
 		$(if $(filter-out file,$(origin WORKFLOW)),--workflow $(WORKFLOW))
 
 test: setup-dev ## Everything, from nothing: checks, then the whole suite
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory check-code
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target test-cluster test-together
 	@.venv/bin/python -m pytest -m timed --durations=10 tests/integration tests/exploits
 	@.venv/bin/python -m pytest tests/gpu
 
 # Most of the cluster's time is waiting for Slurm: others use the cores meanwhile. What waits most
-# comes first; the image is built when the others are nearly through.
+# comes first, for the image is built beside it.
 WAITING := $(patsubst %,tests/cluster/test_%.py,survival outages leases cluster_soak_short)
 test-cluster:
 	@.venv/bin/python -m pytest --durations=10 $(WAITING) \
@@ -59,15 +59,18 @@ LONGEST := $(patsubst %,tests/integration/test_%.py,submit_run judge_hostile bui
 test-together:
 	@.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not timed" \
 		--durations=10 $(LONGEST) \
-		$(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py tests/exploits/test_*.py))
+		$(filter-out $(LONGEST),$(wildcard tests/integration/test_*.py tests/exploits/test_*.py)) \
+		$(QUICK)
 
-check: setup-dev ## Format, lint, types, import contracts, unit and property tests
+QUICK := tests/unit tests/property tests/architecture tests/conformance
+check: setup-dev check-code ## Format, lint, types, import contracts, unit and property tests
+	@.venv/bin/python -m pytest -n 2 --dist loadfile $(QUICK)
+
+check-code:
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
-	@.venv/bin/python -m pytest -n 2 --dist loadfile \
-		tests/unit tests/property tests/architecture tests/conformance
 
 BENCH := .venv/bin/python tests/bench
 OUT ?= docs
