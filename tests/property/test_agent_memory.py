@@ -110,7 +110,7 @@ def tear(run):
     os.truncate(newest, max(newest.stat().st_size - 30, 0))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(LIVES)
 def test_a_view_from_a_snapshot_is_the_view_of_all_events(lives):
     with tempfile.TemporaryDirectory() as folder:

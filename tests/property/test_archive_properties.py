@@ -150,7 +150,7 @@ JOURNALS = st.dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(JOURNALS, st.binary(max_size=50), NUMBERS)
 def test_an_archive_is_exactly_its_journal(journals, config, time):
     with tempfile.TemporaryDirectory() as folder:

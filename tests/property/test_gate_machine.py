@@ -223,7 +223,7 @@ class GateMachine(RuleBasedStateMachine):
             lane.thread.shutdown()
 
 
-GateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+GateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestGate = GateMachine.TestCase
 
 

@@ -158,7 +158,7 @@ def replayed(run):
     return [int(e.event.node) for e in read_task(run, "t") if isinstance(e.event, Brainstormed)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(LIVES)
 def test_every_durable_event_survives_and_nothing_is_reordered(lives):
     with tempfile.TemporaryDirectory() as folder:

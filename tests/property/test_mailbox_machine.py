@@ -77,7 +77,6 @@ class FaultyDirectoryMailboxMachine(FaultyMailboxMachine):
 PATIENT = settings(
     max_examples=40,
     stateful_step_count=50,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestMailboxMachine = MailboxMachine.TestCase

@@ -91,7 +91,7 @@ def controller(folder, task, mailbox, evaluations):
     return open_search(folder, setup, mailbox)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     tasks=st.integers(1, len(TASKS)),
     lanes=st.integers(1, 4),

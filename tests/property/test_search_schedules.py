@@ -184,19 +184,19 @@ def searches(draw, usd=False):
     return strategy, limits, draw(st.integers(0, 10_000))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(searches(usd=True), st.integers())
 def test_limits_hold_whatever_is_lost_and_every_search_ends(search, schedule):
     Agent(*search, schedule).run(drop=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(searches(), st.integers(), st.integers())
 def test_the_order_of_arrival_does_not_change_what_is_tried(search, schedule, other):
     assert Agent(*search, schedule).run() == Agent(*search, other).run()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(searches(), st.integers(), st.integers(2, 120))
 def test_a_search_killed_anywhere_without_a_query_in_flight_goes_on_the_same(search, seed, cut):
     whole = Agent(*search, seed).run()
@@ -210,7 +210,7 @@ def test_a_search_killed_anywhere_without_a_query_in_flight_goes_on_the_same(sea
     assert second.run() == whole
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(searches(), st.integers())
 def test_without_an_evaluation_limit_the_query_budget_is_used_exactly(search, schedule):
     strategy, limits, world = search
@@ -220,7 +220,7 @@ def test_without_an_evaluation_limit_the_query_budget_is_used_exactly(search, sc
         assert agent.view.spent.queries == limits.queries
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(searches(), st.integers(), st.integers(1, 80))
 def test_one_by_one_or_at_once_the_view_is_the_same(search, schedule, cut):
     agent = Agent(*search, schedule)

@@ -16,7 +16,7 @@ numbers = st.lists(st.floats(-5, 5), min_size=1, max_size=2 * MOST)
 
 
 @given(blocks)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_interval_holds_the_estimate(measured):
     found = estimate(measured, 0.0)
     assert 0 < found.ci95[0] <= found.speedup <= found.ci95[1]
@@ -24,7 +24,7 @@ def test_the_interval_holds_the_estimate(measured):
 
 
 @given(blocks, st.floats(0.01, 100.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_slower_machine_changes_nothing(measured, factor):
     slower = [
         Block(
@@ -38,7 +38,7 @@ def test_a_slower_machine_changes_nothing(measured, factor):
 
 
 @given(blocks)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_swapping_the_sides_inverts_the_speedup(measured):
     swapped = [Block(reference_ms=b.candidate_ms, candidate_ms=b.reference_ms) for b in measured]
     here = estimate(measured, 0.0).speedup
@@ -46,7 +46,7 @@ def test_swapping_the_sides_inverts_the_speedup(measured):
 
 
 @given(numbers)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_centre_lies_among_the_values(values):
     found = centre(values)
     assert min(values) - 1e-12 <= found.middle <= max(values) + 1e-12
@@ -57,7 +57,7 @@ def test_the_centre_lies_among_the_values(values):
 
 
 @given(numbers, st.floats(-3, 3), st.floats(0.1, 10))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_centre_moves_and_grows_with_the_values(values, shift, factor):
     here = centre(values)
     there = centre([factor * x + shift for x in values])
@@ -68,7 +68,7 @@ def test_the_centre_moves_and_grows_with_the_values(values, shift, factor):
 
 
 @given(numbers)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_interval_of_the_negatives_is_the_negative(values):
     here, there = centre(values), centre([-x for x in values])
     assert math.isclose(there.low, -here.high, abs_tol=1e-9)
@@ -76,7 +76,7 @@ def test_the_interval_of_the_negatives_is_the_negative(values):
 
 
 @given(st.lists(st.floats(-1, 1), min_size=10, max_size=MOST), st.floats(-1e6, 1e6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_wild_value_of_ten_moves_nothing_out_of_the_others(values, wild):
     found = centre([*values, wild])
     assert min(values) <= found.middle <= max(values)

@@ -175,7 +175,7 @@ STOPS = st.sampled_from([("stop", 0), ("stop", 1), ("stop while claiming", 0)])
 ENDS = st.one_of(st.just([]), st.tuples(STOPS, STEPS).map(lambda end: [end[0], *end[1]]))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(lanes=st.integers(1, 5), waiting=st.integers(0, 9), before=STEPS, end=ENDS)
 def test_every_request_is_committed_once_or_queued_again(lanes, waiting, before, end):
     mailbox, gates = NotedMailbox(), Gates()

@@ -46,7 +46,7 @@ def grown(seed, growth):
     return [torch.randn(SHAPE, generator=generator, dtype=torch.float64) * along for _ in range(3)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1000),
     growth=st.floats(0, 6),

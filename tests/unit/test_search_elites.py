@@ -181,7 +181,7 @@ def test_the_fastest_stock_setting_is_timed_again_as_well():
     assert [c for c, _ in order] == ["a", "b", "c", "stock"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(0.1, 10.0), st.sampled_from(Tier), st.booleans()), max_size=20),
     st.data(),

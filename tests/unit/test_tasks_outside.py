@@ -2,9 +2,9 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -152,9 +152,9 @@ def test_the_checkout_or_the_folder_in_it_is_the_root(checkout, where):
 
 
 def test_list_is_quick_and_needs_no_torch(checkout):
-    start = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = pike("tasks", "list", "--tasks-root", checkout, "--json")
-    took = time.monotonic() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     listed = json.loads(done.stdout)
@@ -168,7 +168,7 @@ def test_list_is_quick_and_needs_no_torch(checkout):
         "variants": ["admitted", "legacy"],
         "admitted": None,
     }
-    assert took < 2, f"{took:.1f} s"
+    assert after.ru_utime - before.ru_utime < 2  # of a core: others may have it meanwhile
 
 
 @pytest.mark.parametrize("action", [["list"], ["show", "level3-pike/4"], ["list", "level5"]])
