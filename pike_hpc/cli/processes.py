@@ -8,7 +8,6 @@ twice.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -19,19 +18,20 @@ from pathlib import Path
 
 from pike_hpc.cli.last_words import last_words
 from pike_hpc.cli.run import Run, wait_for
-from pike_hpc.journal import task_slug
-from pike_hpc.journal.controllers import controller_of
-from pike_hpc.journal.holder import Holder
+from pike_hpc.journal import Holder, WriterLock, controller_of, holder_of, task_slug
 from pike_hpc.launch import Job, Launcher, read_jobs
 from pike_hpc.machine import start_ticks
 from pike_hpc.mailbox import alive_here
-from pike_hpc.records import Paused
+from pike_hpc.records import Paused, TryAgainLater
 
 Plan = tuple[tuple[Job, ...], tuple[Job, ...]]
 """(workers, agents)."""
 
 _START_S = 20.0
 """A started job that hasn't shown itself after this long is taken for dead."""
+
+_AT_IT_S = 300.0
+"""Nobody looks and starts for so long: one that seems to was killed, on another node perhaps."""
 
 _STOP_S = 15.0
 """How long processes get to leave in order."""
@@ -125,18 +125,31 @@ class LocalJobs:
 
 @contextlib.contextmanager
 def only_starter(run_dir: Path) -> Iterator[bool]:
-    """Two followers of one run look and start one after the other."""
-    path = run_dir / "slurm" / "start.lock"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        except OSError:  # a file system without locks: the worst is a job too many
-            yield True
-        else:
-            yield True
+    """Whether no other process, on any node, looks at the jobs of a run and starts some just now.
+
+    Raises TryAgainLater where one has been at it for minutes, UsageError where this node can't
+    keep the others out.
+    """
+    path = start_lock(run_dir)
+    try:
+        lock = WriterLock.take(path, writer="a start of jobs", clock=time.time)
+    except TryAgainLater:
+        held = holder_of(path)
+        if held is not None and time.time() - held.since > _AT_IT_S:
+            raise TryAgainLater(
+                f"jobs of this run have been started for minutes by {held.describe()}",
+                where=str(path),
+                fix=f"see whether that process is there still; if not: rm -r '{path}'*",
+            ) from None
+        yield False
+        return
+    with lock:
+        yield True
+
+
+def start_lock(run_dir: Path) -> Path:
+    """The lock under which jobs of a run are started, and written down."""
+    return run_dir / "slurm" / "locks" / "start"
 
 
 def is_starting(run_dir: Path, kind: str) -> bool:

@@ -14,7 +14,7 @@ from pike_hpc.journal.history import (
     task_slugs,
     watermark,
 )
-from pike_hpc.journal.holder import Holder
+from pike_hpc.journal.holder import Holder, holder_of
 from pike_hpc.journal.line import Place, Stamped
 from pike_hpc.journal.lock import LockKind, WriterLock, choose_lock
 from pike_hpc.journal.segment import task_slug
@@ -33,6 +33,7 @@ __all__ = [
     "choose_lock",
     "controller_of",
     "explain",
+    "holder_of",
     "journal_digest",
     "read_history",
     "read_task",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pike_hpc.journal.holder import Holder, read_holder
+from pike_hpc.journal.holder import Holder, holder_of
 from pike_hpc.journal.segment import checked_slug, journal_folder
 
 
@@ -13,6 +13,5 @@ def controller_of(run_dir: Path, slug: str) -> Holder | None:
 
     One on another machine counts as alive: from here nobody can prove otherwise.
     """
-    path = journal_folder(run_dir) / "locks" / f"{checked_slug(slug)}.lock.holder"
-    holder = read_holder(path)
+    holder = holder_of(journal_folder(run_dir) / "locks" / f"{checked_slug(slug)}.lock")
     return None if holder is None or holder.has_ended() else holder

@@ -25,7 +25,7 @@ from filelock import BaseFileLock, SoftFileLockProtocolError, StrictSoftFileLock
 from filelock import Timeout as LockTimeout
 
 from pike_hpc.journal.disk import explain
-from pike_hpc.journal.holder import Holder, read_holder, this_process, write_holder
+from pike_hpc.journal.holder import Holder, name_tag, read_holder, this_process, write_holder
 from pike_hpc.machine import mount_of, mount_table
 from pike_hpc.records import TryAgainLater, UsageError
 
@@ -62,7 +62,7 @@ class WriterLock:
         time what the file system here allows. Raises TryAgainLater naming the holder, UsageError
         where this node can't take locks of that kind.
         """
-        sidecar = path.with_name(path.name + ".holder")
+        sidecar = name_tag(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = _make(path, kind or agreed(path.parent, choose_lock(path.parent, mount_table())))

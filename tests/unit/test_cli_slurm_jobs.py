@@ -1,17 +1,18 @@
 """`submit`, `status` and `cancel` of a run on Slurm, with Slurm's programs scripted."""
 
 import dataclasses
-import fcntl
 import json
 import os
 import re
+import time
 
 import pytest
 from builders.slurm_run import SUBMIT, scripted_cluster
 
 from pike_hpc.cli import main
+from pike_hpc.cli.processes import start_lock
 from pike_hpc.cli.run import Run
-from pike_hpc.journal import task_slug
+from pike_hpc.journal import LockKind, WriterLock, task_slug
 from pike_hpc.journal.holder import this_process, write_holder
 
 
@@ -133,13 +134,32 @@ def test_what_was_taken_before_a_refusal_is_known_to_the_next_submit(cluster, pi
     assert [line.split()[0] for line in started] == ["agent"] * 2 + ["worker"] * 3
 
 
-def test_two_submits_at_once_do_not_both_start(cluster, pike, tmp_path):
-    (tmp_path / "run" / "slurm").mkdir(parents=True)
-    with (tmp_path / "run" / "slurm" / "start.lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+@pytest.fixture(params=list(LockKind))
+def starting(request, tmp_path):
+    """`starting(since)`: somebody starts jobs of the run, where locks are had by either way."""
+
+    def hold(since):
+        (tmp_path / "run/slurm/locks").mkdir(parents=True)
+        (tmp_path / "run/slurm/locks/.kind").write_text(request.param.value)
+        return WriterLock.take(start_lock(tmp_path / "run"), writer="it", clock=lambda: since)
+
+    return hold
+
+
+def test_two_submits_at_once_do_not_both_start(cluster, pike, starting):
+    with starting(time.time()):
         code, started, said = pike(*SUBMIT)
     assert (code, started) == (75, [])
     assert any("another submit of this run is at work" in line for line in said)
+    assert pike(*SUBMIT)[1][0] == "agent job 1_0"
+
+
+def test_a_start_that_takes_minutes_is_named(cluster, pike, starting):
+    with starting(time.time() - 3600):
+        code, started, said = pike(*SUBMIT)
+    assert (code, started) == (75, [])
+    assert any(f"for minutes by it (process {os.getpid()} on " in line for line in said)
+    assert any("if not: rm -r " in line for line in said)
 
 
 def status(pike):
