@@ -98,20 +98,28 @@ def _never_starts(resolved: Resolved, kind: str, partition: str) -> str | None:
     """Why a job that Slurm takes would wait for ever; None where it would not.
 
     Unless a site sets EnforcePartLimits, Slurm takes jobs that are longer than their partition
-    allows, a test included, and leaves them pending.
+    allows, a test included, and leaves them pending; the same of a QOS without DenyOnLimit.
     """
     shape = resolved.site.worker_job if kind == "worker" else resolved.site.agent
-    said = _asked("sinfo", "-h", "-o", "%l", "-p", partition) or ""
-    limit = _LIMIT.fullmatch(said)
-    if limit is None:  # infinite, or not told
-        return None
-    days, hours, minutes = (int(part or 0) for part in limit.groups())
-    if shape.walltime_minutes <= (days * 24 + hours) * 60 + minutes:
-        return None
-    flags = _asked("sacctmgr", "-nP", "show", "qos", shape.qos, "format=flags") if shape.qos else ""
-    if "PartitionTimeLimit" in (flags or ""):  # jobs of this QOS may be longer
-        return None
-    return f"the time limit of partition {partition} is {said}; it would wait for ever"
+    flags, qos_limit = "", ""
+    if shape.qos:
+        asked = ("sacctmgr", "-nP", "show", "qos", shape.qos, "format=flags,maxwall")
+        flags, _, qos_limit = (_asked(*asked) or "").partition("|")
+    if _is_over(shape.walltime_minutes, qos_limit):
+        return f"the time limit of QOS {shape.qos} is {qos_limit}; it would wait for ever"
+    limit = _asked("sinfo", "-h", "-o", "%l", "-p", partition) or ""
+    if _is_over(shape.walltime_minutes, limit) and "PartitionTimeLimit" not in flags:
+        return f"the time limit of partition {partition} is {limit}; it would wait for ever"
+    return None
+
+
+def _is_over(minutes: float, limit: str) -> bool:
+    """Whether so many are more than that; one that is infinite, or not told, is no limit."""
+    found = _LIMIT.fullmatch(limit)
+    if found is None:
+        return False
+    days, hours, most = (int(part or 0) for part in found.groups())
+    return minutes > (days * 24 + hours) * 60 + most
 
 
 def sentence(said: str) -> str:

@@ -71,6 +71,12 @@ def submit(slurm):
             "sacctmgr -nP show qos",
         ),
         (
+            ("--set", "worker_job.qos=brief"),
+            "worker job: the time limit of QOS brief is 00:30:00; it would wait for ever",
+            "worker_job.walltime_minutes = 60 (",
+            "sacctmgr -nP show qos",
+        ),
+        (
             ("--set", "agent.walltime_minutes=2000"),
             "agent job: the time limit of partition cpu is 1-00:00:00; it would wait for ever",
             "agent.walltime_minutes = 2000 (--set",

@@ -138,9 +138,21 @@ def test_a_job_that_is_longer_than_its_partition_allows_would_wait_for_ever(
     assert ("submit would stop here" in out) is not allowed
     assert ("worker_job.walltime_minutes = 60 (" in out) is not allowed
     assert ("agent.walltime_minutes = 60 (" in out) is not allowed
-    (cluster / "flags").write_text("DenyOnLimit,PartitionTimeLimit\n")
+    (cluster / "flags").write_text("DenyOnLimit,PartitionTimeLimit|\n")
     _, out, _ = submit(capsys, "--dry-run")
     assert "submit would stop here" not in out
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [("00:59:00", False), ("1-00:00:00", True)])
+def test_a_job_that_is_longer_than_its_qos_allows_would_wait_for_ever(
+    capsys, cluster, limit, allowed
+):
+    """Slurm takes it, unless the QOS has the flag DenyOnLimit."""
+    (cluster / "flags").write_text(f"PartitionTimeLimit|{limit}\n")
+    _, out, _ = submit(capsys, "--dry-run")
+    assert ("submit would stop here" in out) is not allowed
+    assert (f"the time limit of QOS regular is {limit}" in out) is not allowed
+    assert ("worker_job.walltime_minutes = 60 (" in out) is not allowed
 
 
 def test_an_account_given_on_the_command_line_is_blamed_by_that_name(capsys, cluster):

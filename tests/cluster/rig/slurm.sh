@@ -112,10 +112,11 @@ add_accounts() {
     known qos preempt || sacctmgr -i add qos preempt priority=1 preemptmode=requeue gracetime=5
     known qos regular || sacctmgr -i add qos regular priority=100 preempt=preempt
     known qos debug || sacctmgr -i add qos debug priority=200 maxwall=30 flags=DenyOnLimit
+    known qos brief || sacctmgr -i add qos brief maxwall=30
     known account "$ACCOUNT" || sacctmgr -i add account "$ACCOUNT" cluster=devcluster \
         description=devcluster organization=devcluster
     known user "$RIG_USER" || sacctmgr -i add user "$RIG_USER" cluster=devcluster \
-        account="$ACCOUNT" qos=regular,preempt,debug defaultqos=regular
+        account="$ACCOUNT" qos=regular,preempt,debug,brief defaultqos=regular
 }
 
 known() { sacctmgr -nP show "$1" | cut -d"|" -f1 | grep -x "$2" >/dev/null; }
