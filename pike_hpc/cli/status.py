@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ from pike_hpc.launch import EVERY_MINUTES, read_jobs
 from pike_hpc.mailbox import SeenWorker, alive_here
 from pike_hpc.records import Tier, encode, without_escapes
 from pike_hpc.search import TaskView, leader
+from pike_hpc.slurm import JobState
 
 _STALE_S = 120.0
-"""A heartbeat older than this, from a machine that cannot be asked, is shown as lost."""
+"""A heartbeat older than this, from a machine that cannot be asked, is no sign of life any more."""
 
 _NOTE = 400
 """Characters of a message that are shown."""
@@ -68,7 +70,8 @@ def run(options: argparse.Namespace) -> int:
 def document(run: Run, jobs: Known) -> dict[str, Any]:
     """What `status --json` prints, with what Slurm knows of the jobs."""
     views = run.views()
-    workers = [_worker(seen) for seen in run.mailbox.workers()]
+    states = {record.job_id: state for record, state in jobs}
+    workers = [_worker(seen, states) for seen in run.mailbox.workers()]
     agents = agents_of(run)
     return {
         "schema_version": 1,
@@ -235,19 +238,32 @@ def _is_fresh(age_s: float | None, limit_s: float = _STALE_S) -> bool:
     return age_s is not None and age_s < limit_s
 
 
-def _worker(seen: SeenWorker) -> dict[str, Any]:
+def _worker(seen: SeenWorker, jobs: Mapping[str, JobState]) -> dict[str, Any]:
     beat = seen.beat
-    alive = alive_here(beat)
-    lost = alive is False or (alive is None and seen.age_s > _STALE_S)
+    job = jobs.get((beat.job or "").partition(".")[0])  # what follows is the step
     return {
         "id": beat.worker_id,
-        "state": "lost" if lost else beat.state,
+        "state": _worker_state(seen, job),
         "heartbeat_age_s": round(seen.age_s, 3),
         "phase": beat.phase,
         "host": beat.host,
         "device_kind": beat.device_kind,
         "judged": beat.judged,
     }
+
+
+def _worker_state(seen: SeenWorker, job: JobState | None) -> str:
+    """What it says of itself, `lost`, or `silent`: then its job runs, but it gives no sign of life.
+
+    A process of this machine is looked at. Of another's, the end of its job counts before its last
+    heartbeat, which may be a moment old, and that alone where Slurm is silent.
+    """
+    here = alive_here(seen.beat)
+    if here is False or (here is None and job is not None and job.alive is False):
+        return "lost"
+    if here is None and not _is_fresh(seen.age_s):
+        return "silent" if job is not None and job.word == "RUNNING" else "lost"
+    return seen.beat.state
 
 
 def _state(run: Run, views: dict[str, TaskView], agents: bool) -> str:

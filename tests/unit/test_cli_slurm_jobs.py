@@ -14,6 +14,7 @@ from pike_hpc.cli.processes import start_lock
 from pike_hpc.cli.run import Run
 from pike_hpc.journal import LockKind, WriterLock, task_slug
 from pike_hpc.journal.holder import this_process, write_holder
+from pike_hpc.mailbox import WorkerBeat
 
 
 @pytest.fixture
@@ -221,6 +222,41 @@ def test_status_is_right_without_any_daemon(cluster, pike):
     assert set(jobs.values()) == {("UNKNOWN", None)}
     _, lines, _ = pike("status", "run")
     assert "  slurm    agent jobs: 4 UNKNOWN (squeue gave no answer)" in lines
+
+
+@pytest.mark.parametrize(
+    ("queue", "accounts", "age_s", "state"),
+    [
+        ("2_0|RUNNING|None", "", 1, "judging"),
+        ("2_0|RUNNING|None", "", 500, "silent"),
+        ("", "2_0|NODE_FAIL", 1, "lost"),
+        ("2_0|PENDING|BeginTime", "", 500, "lost"),
+        ("2_0|COMPLETING|None", "", 1, "judging"),
+        (None, "2_0|RUNNING", 1, "judging"),
+        (None, "2_0|TIMEOUT", 1, "lost"),
+        (None, None, 1, "judging"),
+        (None, None, 500, "lost"),
+    ],
+)
+def test_a_worker_elsewhere_is_what_slurm_and_its_last_beat_tell_together(
+    cluster, pike, tmp_path, queue, accounts, age_s, state
+):
+    """With both of Slurm's daemons, with either alone, and with none."""
+    pike(*SUBMIT)
+    for program, name, said in (("squeue", "queue", queue), ("sacct", "accounts", accounts)):
+        cluster.put(*([f"{program}-down"] if said is None else [name, f"{said}\n"]))
+    box = Run.open(tmp_path / "run").mailbox
+    beat = WorkerBeat(
+        **{"worker_id": "worker-there-7-1", "host": "there", "pid": 7, "start_token": "1-1"},
+        **{"counter": 1, "job": "2_0.0", "state": "judging", "device_kind": "k", "started_at": 0.0},
+    )
+    box.beat(beat)
+    (file,) = (tmp_path / "run/mailbox/workers").iterdir()
+    os.utime(file, (time.time() - age_s,) * 2)
+    (worker,) = status(pike)[0]["workers"]
+    assert worker["state"] == state
+    said = pike("status", "run")[1]
+    assert (f"; there {state}" in " ".join(said)) is (state != "lost")
 
 
 @pytest.mark.parametrize("where", ["array", "shell"])
