@@ -116,7 +116,8 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         "stderr_to_stdout": True,
         # Since Slurm 22.05 srun does not read it off the job: the step would have one CPU.
         "srun_args": [f"--cpus-per-task={shape.cpus}"],
-        "additional_parameters": {"signal": SIGNAL, **shape.extra},
+        # Without it a site may leave what is preempted, or loses its node, at its end.
+        "additional_parameters": {"signal": SIGNAL, "requeue": True, **shape.extra},
     }
     if kind == "agent":
         parameters["array_parallelism"] = site.agent.at_once

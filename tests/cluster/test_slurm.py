@@ -100,6 +100,7 @@ def test_a_job_that_may_be_preempted_is_requeued_and_runs_again(slurm):
         f'{SAY}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600',
         *whole,
         "--qos=preempt",
+        "--requeue",
         "--open-mode=append",
     )
     slurm.reaches(low, "RUNNING")
@@ -114,7 +115,7 @@ def test_a_job_that_may_be_preempted_is_requeued_and_runs_again(slurm):
 
 def test_a_node_that_goes_down_gives_its_job_back(slurm):
     script = f'{SAY}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
-    job = slurm.submit(script, "-p", "cpu", "--open-mode=append")
+    job = slurm.submit(script, "-p", "cpu", "--requeue", "--open-mode=append")
     slurm.reaches(job, "RUNNING")
     node = slurm.node(job)
     try:

@@ -125,7 +125,7 @@ def test_a_node_is_asked_for_as_the_jobs_will_ask() -> None:
         "cpus_per_task": 14,
         "setup": ["module load python"],
         "stderr_to_stdout": True,
-        "additional_parameters": {"signal": "TERM@1", "mem-per-cpu": "18400M"},
+        "additional_parameters": {"signal": "TERM@1", "requeue": True, "mem-per-cpu": "18400M"},
         "srun_args": ["--cpus-per-task=14"],
     }
     assert srun(parameters, 60) == [
