@@ -1,18 +1,25 @@
 """A run on the rig whose verdicts are made up (device `simulated`), and what may happen to it.
 
 Each verdict costs about a second; everything else about the run is real. What it should end like
-is the same workflow walked through in one process, without Slurm.
+is the same workflow walked through in one process, without Slurm. A run lasts seconds: what a test
+must not miss is looked up in the run's files, where a command of ours would take seconds, too.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from builders.devcluster import REPO, Slurm, await_that
+
+from pike_hpc.journal import read_task, task_slugs
+from pike_hpc.mailbox import WorkerBeat, alive_here
+from pike_hpc.records import CodecError, Evaluated, from_json
 
 WORKFLOW = """
 schema_version: 1
@@ -20,7 +27,7 @@ name: survival
 tasks: {suite: level0, ids: "1-2"}
 search: {strategy: rules}
 evaluate: {devices: [simulated]}
-workers: {count: 2, max_idle_s: 2}
+workers: {count: 2, max_idle_s: 60}
 """
 SUBMIT = ("submit", "--workflow", "workflow.yaml", "--site", "devcluster", "--run")
 
@@ -58,44 +65,53 @@ class Rehearsal:
     def _states(self, kind: str) -> dict[str, str]:
         return {j["job_id"]: j["state"] for j in self.status()["jobs"] if j["kind"] == kind}
 
-    def judged(self, **env: str) -> int:
-        """Verdicts journalled so far."""
-        return sum(self.judged_by_task(**env))
+    def judged(self) -> int:
+        """Verdicts journalled so far, those of timing again included."""
+        return sum(self.judged_by_task())
 
-    def judged_by_task(self, **env: str) -> list[int]:
-        """The same of each task, in the run's order."""
-        return [task["judged"] for task in self.status(**env)["tasks"]]
+    def judged_by_task(self) -> list[int]:
+        """The same of each task that has begun."""
+        run = self.slurm.folder / "run"
+        tasks = [read_task(run, slug) for slug in task_slugs(run)]
+        return [sum(isinstance(each.event, Evaluated) for each in task) for task in tasks]
 
     def judged_more(self, *, than: int, within_s: float = 120) -> None:
         """Wait for that."""
         await_that(lambda: self.judged() > than, True, within_s)
 
+    def beats(self) -> dict[str, WorkerBeat]:
+        """What living workers say, by job."""
+        beats = {}
+        for file in (self.slurm.folder / "run/mailbox/workers").glob("*.json"):
+            with suppress(OSError, CodecError):
+                beat = from_json(WorkerBeat, file.read_bytes())
+                if alive_here(beat):
+                    beats[(beat.job or "").partition(".")[0]] = beat
+        return beats
+
     def pid(self, job: str) -> int:
-        """A worker's process: every node is this machine."""
-        array, _, task = job.partition("_")
-        wanted = {f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}"}
-        if not task:
-            wanted = {f"SLURM_JOB_ID={array}"}
-        for worker in self.status()["workers"]:
-            pid = int(worker["id"].split("-")[-2])
-            try:
-                given = set(Path(f"/proc/{pid}/environ").read_text("utf-8").split("\0"))
-            except (OSError, UnicodeDecodeError):
-                continue
-            if wanted <= given:
-                return pid
-        raise AssertionError(f"no worker of job {job}")
+        """A worker's process, once it has shown itself: every node is this machine."""
+        await_that(lambda: job in self.beats(), True)
+        return self.beats()[job].pid
 
     def amid_an_evaluation(self, job: str) -> int:
         """Wait until a worker judges. Its process."""
         pid = self.pid(job)
-
-        def state() -> str:
-            workers = self.status()["workers"]
-            return next((w["state"] for w in workers if w["id"].split("-")[-2] == str(pid)), "")
-
-        await_that(state, "judging")
+        await_that(lambda: self._judges(pid), True)
         return pid
+
+    @contextmanager
+    def frozen(self, job: str) -> Iterator[WorkerBeat]:
+        """A worker that stands still, amid an evaluation. What it said last."""
+        while True:
+            pid = self.amid_an_evaluation(job)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                if self._judges(pid):
+                    yield self.beats()[job]
+                    return
+            finally:
+                os.kill(pid, signal.SIGCONT)
 
     @contextmanager
     def deaf(self, job: str) -> Iterator[None]:
