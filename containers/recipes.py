@@ -1,7 +1,9 @@
 """Which images there are, and the commands that pull or build each: pure, standard library only.
 
-Pinned: an upstream image by the digest that its tag had when it was written down (or the tag, where
-we know none), what is built by the versions in constraints.txt.
+An upstream image is named by the digest that its tag had when it was written down. Where we have
+seen none it is named by a tag with its full version, as NVIDIA's are that ours are built on: what
+came is then known by its own digest alone (build.py writes it down). What is put into those is
+pinned in constraints.txt.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ RECIPES: Mapping[str, Recipe] = {
         python="3.12",
         wheels="cu126",
         base="docker.io/nvidia/cuda:12.6.3-devel-ubuntu24.04",
-        # By its tag: we have seen no digest of it. Verdicts are filed under that of what came.
+        # By its tag: we have seen no digest. Verdicts are filed under that of what came.
         upstream="docker.io/pytorch/pytorch:2.13.0-cuda12.6-cudnn9-devel",
     ),
     "eval-cuda13": Recipe(
@@ -79,9 +81,11 @@ def build(
     """Commands that build the image, with those values for what its definition leaves open."""
     given = [f"--build-arg={key}={value}" for key, value in values.items()]
     if engine == "apptainer":
+        given.append(f"--build-arg=TEST={HERE}/try_image.py")
         options = ["--force", f"--mksquashfs-args={SQUASH}", *given]
         return [["apptainer", "build", *options, target, str(HERE / recipe.definition)]]
     file, wheels = str(HERE / recipe.containerfile), str(values["WHEELS"])
+    given.append(f"--build-context=containers={HERE}")
     steps = [[engine, "build", *given, f"--tag={target}", f"--file={file}", wheels]]
     return [*steps, *_migrated(engine, target)]
 
