@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pike_hpc.config import Site, load_site, recognise_site, site_names, site_variants
 from pike_hpc.config.site import MAX_SHARDS, read_site, shipped_sites_dir, site_node
@@ -136,6 +137,30 @@ def test_every_value_of_a_shipped_cluster_says_where_it_is_documented(name: str)
     assert not missing
 
 
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [(n, v) for n in SHIPPED for v in site_variants(str(SITES / f"{n}.yaml"), sites_dir=SITES)],
+)
+def test_every_value_of_a_shipped_variant_says_so_itself(name: str, variant: str) -> None:
+    """What the site says of its own value need not be so of the variant's."""
+    written = yaml.safe_load((SITES / f"{name}.yaml").read_text("utf-8"))["variants"][variant]
+    said = written.pop("sources")
+    sources = load_site(f"{SITES}/{name}.yaml:{variant}", sites_dir=SITES).sources
+    nearest = set()
+    for key in _leaves(written):
+        told = [k for k in sources if key == k or key.startswith(f"{k}.")]
+        nearest.add(max(told, key=len, default=key))
+    assert nearest == set(said)
+
+
+def _leaves(written: Mapping[str, object], prefix: str = "") -> list[str]:
+    found = []
+    for key, value in written.items():
+        inner = _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else []
+        found += inner or [f"{prefix}{key}"]
+    return found
+
+
 def test_the_template_explains_every_key_of_a_site() -> None:
     """By words behind it, or in the lines right above."""
     explained = set()
@@ -174,32 +199,44 @@ def _keys(cls: type, prefix: str = "") -> list[str]:
 VARIED = SMALLEST + (
     "worker_job: {cpus: 4, qos: a}\n"
     "variants:\n  big: {worker_job: {cpus: 64}}\n  odd: {worker_job: {cpu: 1}}\n"
+    "  strange: {sources: {worker_job.cpu: a page}}\n"
 )
 
 
 def test_a_variant_is_the_site_with_its_own_values(tmp_path: Path) -> None:
     write(tmp_path, "small", VARIED)
-    assert site_variants("small", sites_dir=tmp_path) == ("big", "odd")
+    assert site_variants("small", sites_dir=tmp_path) == ("big", "odd", "strange")
     assert load_site("small", sites_dir=tmp_path).worker_job.cpus == 4
     big = load_site("small:big", sites_dir=tmp_path)
     assert (big.name, big.worker_job.cpus, big.worker_job.qos) == ("small", 64, "a")
     assert load_site(f"{tmp_path}/small.yaml:big", sites_dir=SITES) == big
 
 
+def test_a_variant_says_where_its_own_values_are_documented(tmp_path: Path) -> None:
+    sources = "sources: {worker_job: a page, worker_job.cpus: b page}\n"
+    own = "cpus: 64}, sources: {worker_job.cpus: unverified}"
+    write(tmp_path, "small", VARIED.replace("cpus: 64}", own) + sources)
+    of_the_site = {"worker_job": "a page", "worker_job.cpus": "b page"}
+    assert load_site("small", sites_dir=tmp_path).sources == of_the_site
+    big = load_site("small:big", sites_dir=tmp_path)
+    assert big.sources == of_the_site | {"worker_job.cpus": "unverified"}
+
+
 def test_a_variant_may_be_the_users_own(tmp_path: Path) -> None:
     write(tmp_path / "shipped", "small", VARIED)
     write(tmp_path / "user/sites", "small", "variants: {mine: {worker_job: {cpus: 2}}}\n")
     places = {"sites_dir": tmp_path / "shipped", "user_dir": tmp_path / "user"}
-    assert site_variants("small", **places) == ("big", "odd", "mine")
+    assert site_variants("small", **places) == ("big", "odd", "strange", "mine")
     assert load_site("small:mine", **places).worker_job.cpus == 2
 
 
 @pytest.mark.parametrize(
     ("name", "says", "valid"),
     [
-        ("small:bgi", "no variant 'bgi'", "small:big, small:odd"),
-        ("small:", "no variant ''", "small:big, small:odd"),
+        ("small:bgi", "no variant 'bgi'", "small:big, small:odd, small:strange"),
+        ("small:", "no variant ''", "small:big, small:odd, small:strange"),
         ("small:odd", "unknown key 'worker_job.cpu'", "gpus"),
+        ("small:strange", "sources: no key 'worker_job.cpu'", ""),
     ],
 )
 def test_a_wrong_variant_is_one_message(tmp_path: Path, name: str, says: str, valid: str) -> None:
