@@ -249,3 +249,5 @@ def _tell_where(resolved: Resolved, folder: Path) -> None:
     elif where == "scrontab":
         print("add these lines with `scrontab -e`, take them out at the end:", file=sys.stderr)
         print(scrontab_lines(folder, resolved))
+        said = "Slurm comments them out when their job is cancelled, as before a maintenance"
+        print(f"{said}: uncomment them then, by `scrontab -e`", file=sys.stderr)

@@ -34,6 +34,14 @@ from pike_hpc.slurm import JobState
 _STALE_S = 120.0
 """A heartbeat older than this, from a machine that cannot be asked, is no sign of life any more."""
 
+_TICK_STALE_S = 2 * EVERY_MINUTES * 60.0
+"""The same of an agent that scrontab starts again and again."""
+
+_NO_TICKS = (
+    f"no agent of scrontab was here for {_TICK_STALE_S / 60:g} min: look at its lines with "
+    "`scrontab -l`. Slurm comments them out when their job is cancelled, as before a maintenance"
+)
+
 _NOTE = 400
 """Characters of a message that are shown."""
 
@@ -73,12 +81,13 @@ def document(run: Run, jobs: Known) -> dict[str, Any]:
     states = {record.job_id: state for record, state in jobs}
     workers = [_worker(seen, states) for seen in run.mailbox.workers()]
     agents = agents_of(run)
+    state = _state(run, views, _at_work(run, agents, jobs))
     return {
         "schema_version": 1,
         "run": str(run.dir),
-        "state": _state(run, views, _at_work(run, agents, jobs)),
+        "state": state,
         "jobs": _jobs(run, jobs),
-        "notes": _notes(run, jobs),
+        "notes": _notes(run, jobs, state),
         "agents": [_agent(run, holder) for holder in {h.writer: h for h in agents}.values()],
         "workers": workers,
         "queue": encode(run.mailbox.counts()),
@@ -133,7 +142,7 @@ def _jobs(run: Run, known: Known) -> list[dict[str, Any]]:
     return documents
 
 
-def _notes(run: Run, known: Known) -> list[str]:
+def _notes(run: Run, known: Known, state: str) -> list[str]:
     """What the latest job of each kind that failed said at its end, and why none replaces it."""
     notes = []
     for kind in ("agent", "worker"):
@@ -143,6 +152,7 @@ def _notes(run: Run, known: Known) -> list[str]:
             notes.append(f"{kind} job {failed[-1]} failed{message}")
     why = read_why(run)
     notes += [f"no worker is started: {why[:_NOTE]}"] if why else []
+    notes += [_NO_TICKS] if state == "paused" and _by_ticks(run) else []
     full = no_room(run.dir)
     return [*notes, full] if full else notes
 
@@ -217,13 +227,16 @@ def _sign_age_s(run: Run, holder: Holder) -> float | None:
     return _age_s(run.dir / "logs" / f"{holder.writer}.log")
 
 
-def _ticks(run: Run) -> bool:
-    """Whether scrontab's agent, which comes and goes, was here lately."""
+def _by_ticks(run: Run) -> bool:
+    """Whether scrontab starts its agent, which comes and goes."""
     site = run.resolved.site
-    if site.scheduler != "slurm" or site.agent.where != "scrontab":
-        return False
+    return site.scheduler == "slurm" and site.agent.where == "scrontab"
+
+
+def _ticks(run: Run) -> bool:
+    """Whether scrontab's agent was here lately."""
     logs = (run.dir / "logs").glob("agent-*.log")
-    return any(_is_fresh(_age_s(log), 2 * EVERY_MINUTES * 60) for log in logs)
+    return _by_ticks(run) and any(_is_fresh(_age_s(log), _TICK_STALE_S) for log in logs)
 
 
 def _age_s(path: Path) -> float | None:

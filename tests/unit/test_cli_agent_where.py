@@ -1,7 +1,9 @@
 """agent.where at a site with Slurm: jobs, a command to keep running, or lines for scrontab."""
 
+import json
 import os
 import subprocess
+import time
 
 import pytest
 from builders.fake_slurm import FakeSlurm
@@ -72,7 +74,28 @@ def test_scrontab_gets_its_exact_lines(cluster, submit, tmp_path):
     code, out, err = submit(*sets, "--account", "m1234")
     assert code == 0
     assert out == "".join(f"worker job 1_{n}\n" for n in range(3)) + golden
-    assert "scrontab -e" in err
+    assert "add these lines with `scrontab -e`" in err
+    assert "Slurm comments them out" in err
+
+
+@pytest.mark.parametrize("where", ["scrontab", "shell"])
+def test_status_says_where_to_look_when_no_tick_was_here_lately(
+    cluster, submit, tmp_path, capsys, where
+):
+    assert submit(*at(where))[0] == 0
+    log = tmp_path / "run/logs/agent-one.log"
+
+    def notes():
+        main(["status", "run", "--json"])
+        return [note for note in json.loads(capsys.readouterr().out)["notes"] if "scrontab" in note]
+
+    told = ["look at its lines with `scrontab -l`"] if where == "scrontab" else []
+    assert [note.partition(": ")[2].partition(".")[0] for note in notes()] == told
+    log.touch()
+    assert notes() == []
+    long_ago = time.time() - 11 * 60
+    os.utime(log, (long_ago, long_ago))
+    assert len(notes()) == len(told)
 
 
 def test_the_script_runs_the_setup_lines_and_the_agents_command(cluster, submit, tmp_path):
