@@ -12,7 +12,7 @@ from pathlib import Path
 from pike_hpc import slurm
 from pike_hpc.config import Resolved, from_run_yaml, to_run_yaml
 from pike_hpc.journal import Stamped, read_task, task_slug
-from pike_hpc.launch import key_names, ranges
+from pike_hpc.launch import exports, key_names, ranges
 from pike_hpc.mailbox import FileMailbox
 from pike_hpc.records import CodecError, Task, UsageError, from_json, to_json
 from pike_hpc.search import TaskView, replay
@@ -37,10 +37,12 @@ class Run:
         (folder / "logs").mkdir(exist_ok=True)
         lines = "".join(to_json(task) + "\n" for task in tasks)
         _write_whole(folder / "code" / "tasks.jsonl", lines)
-        chunks = ranges(resolved, [task.id for task in tasks])
-        _write_whole(folder / "code" / "ranges.txt", "".join(f"{c}\n" for c in chunks))
-        keys = sorted(key_names(resolved))
-        _write_whole(folder / "code" / "keys.txt", "".join(f"{name}\n" for name in keys))
+        for name, words in (  # for jobs/*.sbatch
+            ("ranges", ranges(resolved, [task.id for task in tasks])),
+            ("keys", sorted(key_names(resolved))),
+            ("exports", exports(resolved, "worker")),
+        ):
+            _write_whole(folder / "code" / f"{name}.txt", "".join(f"{word}\n" for word in words))
         _write_whole(folder / "run.yaml", to_run_yaml(resolved))
         return cls(folder, resolved, tuple(tasks))
 

@@ -7,7 +7,7 @@ waits for days outlives its edits.
 
 from pike_hpc.launch.account import with_account
 from pike_hpc.launch.code import pack_code
-from pike_hpc.launch.exports import key_names
+from pike_hpc.launch.exports import exports, key_names
 from pike_hpc.launch.intents import read_intents
 from pike_hpc.launch.jobs import Job, JobRecord, read_jobs
 from pike_hpc.launch.launcher import Launcher, LocalLauncher, SlurmLauncher, dry_run, settle
@@ -40,6 +40,7 @@ __all__ = [
     "drop_grant",
     "dry_run",
     "expected_lanes",
+    "exports",
     "granted_hours",
     "key_names",
     "missing",

@@ -36,7 +36,8 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 def exports(resolved: Resolved, kind: str) -> tuple[str, ...]:
     """What a job of `kind` (worker or agent) gets: ALWAYS, what setup lines name, an agent's keys.
 
-    Names only, so that they can be shown; nothing here has seen a value.
+    Names only, so that they can be shown; nothing here has seen a value. RUN/code/exports.txt has
+    a worker's, for one that is submitted by hand.
     """
     site = resolved.site
     named = {name for line in site.setup for name in _VARIABLE.findall(line)}

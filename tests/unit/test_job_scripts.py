@@ -11,6 +11,7 @@ from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
 from pike_hpc.launch import dry_run, plan_jobs, slurm_parameters, write_scripts
+from pike_hpc.launch.exports import handed_over
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -91,22 +92,20 @@ def options(text):
 
 
 @pytest.mark.parametrize(
-    ("script", "kind", "also_of_the_site", "more"),
+    ("script", "kind", "also_of_the_site"),
     [
-        # How many CPUs belong to a GPU is the site's, and the environment is cut by the launcher.
-        ("eval_worker.sbatch", "worker", {"cpus-per-task"}, {"export": "PYTHON"}),
-        ("agents.sbatch", "agent", set(), {}),
+        # How many CPUs belong to a GPU is the site's.
+        ("eval_worker.sbatch", "worker", {"cpus-per-task"}),
+        ("agents.sbatch", "agent", set()),
     ],
 )
-def test_its_options_are_the_launchers(
-    resolved, plan, tmp_path, script, kind, also_of_the_site, more
-):
+def test_its_options_are_the_launchers(resolved, plan, tmp_path, script, kind, also_of_the_site):
     jobs = {"worker": plan[0], "agent": plan[1]}[kind]
     rendered = options(dry_run(tmp_path, jobs, slurm_parameters(resolved, kind, f"pike-{kind}")))
     wanted = {k: v for k, v in rendered.items() if k not in OF_THE_SITE | also_of_the_site}
     # There is no step between the batch shell and the command, so the shell is the one to signal.
     wanted["signal"] = f"B:{wanted['signal']}"
-    assert options((JOBS / script).read_text()) == wanted | more
+    assert options((JOBS / script).read_text()) == wanted
 
 
 def words_of(job):
@@ -144,30 +143,52 @@ def test_a_run_that_was_never_submitted_to_slurm_needs_only_an_interpreter(run, 
     assert done.stdout.splitlines() == [f" 1 {run.dir}/code/lib", "keys:  ", *wanted]
 
 
+OF_SLURM = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "4", "CUDA_VISIBLE_DEVICES": "0,1"}
+EXPORTED = {
+    **{"HOME": "/home/me", "LC_ALL": "C", "OF_THE_SETUP": "sk-2", "OF_A_STRANGER": "sk-3"},
+    **{"SBATCH_QOS": "premium", "https_proxy": "http://me:secret@proxy"},
+    # The script has variables of these names itself.
+    **{"run": "mine", "given": "mine", "name": "mine", "pattern": "mine", "keys": "mine"},
+    "BASH_FUNC_module%%": "() {  true\n}",
+}
+
+
 @pytest.mark.parametrize("submitted", [True, False])
-def test_a_worker_by_hand_sees_no_key_and_an_agent_both(run, resolved, plan, tmp_path, submitted):
+def test_a_worker_by_hand_gets_what_it_would_get_of_submit(
+    run, resolved, plan, tmp_path, submitted
+):
+    """And what Slurm sets; no key, of whatever model, from wherever. An agent gets all."""
+    workers, agents = plan
     if submitted:
-        write_scripts(run.dir, resolved, plan[1][0])
+        write_scripts(run.dir, resolved, agents[0])
     program = tmp_path / "prints its environment"
-    program.write_text("#!/bin/sh\nenv | grep -v ^_=\n")
+    program.write_text("#!/bin/bash\nexec env -0\n")
     program.chmod(0o755)
-    given = {"PYTHON": str(program), "OF_THE_SETUP": "sk-2", "OTHER": "stays"}
+    given = EXPORTED | OF_SLURM | {"PYTHON": str(program), "SLURM_ARRAY_TASK_ID": "0"}
     seen = {}
     for script in ("eval_worker.sbatch", "agents.sbatch"):
-        done = by_hand(script, run.dir, SLURM_ARRAY_TASK_ID="0", **given)
+        done = by_hand(script, run.dir, **given)
         assert done.returncode == 0, done.stderr
-        seen[script] = dict(line.split("=", 1) for line in done.stdout.splitlines())
-    lost = {"OF_THE_PROFILE": "sk-1", "OF_THE_SETUP": "sk-2"}
-    assert seen["eval_worker.sbatch"] | lost == seen["agents.sbatch"]
-    assert not lost.keys() & seen["eval_worker.sbatch"].keys()
-    assert seen["eval_worker.sbatch"]["OTHER"] == "stays"
+        seen[script] = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    worker = seen["eval_worker.sbatch"]
+    exported = EXPORTED | {"PATH": "/usr/bin:/bin", "OF_THE_PROFILE": "sk-1"}
+    of_submit = handed_over(exported, workers[0].exports, workers[0].unset)
+    assert set(of_submit) == {"HOME", "LC_ALL", "PATH", "BASH_FUNC_module%%"}
+    wanted = of_submit | OF_SLURM | {"PYTHON": str(program), "SLURM_ARRAY_TASK_ID": "0"}
+    assert wanted.items() <= worker.items()
+    of_the_script = {"PYTHONPATH", "PYTHONUNBUFFERED", "PWD"} | ({"SET_UP"} if submitted else set())
+    of_the_shell = {"_", "SHLVL"}
+    assert worker.keys() - of_the_shell == wanted.keys() | of_the_script
+    assert exported.keys() - {"run"} <= seen["agents.sbatch"].keys()
+    assert seen["agents.sbatch"]["OF_A_STRANGER"] == "sk-3"
 
 
-def test_a_worker_by_hand_starts_nothing_where_the_names_of_keys_are_gone(run, python):
-    (run.dir / "code" / "keys.txt").unlink()
+@pytest.mark.parametrize("names", ["keys.txt", "exports.txt"])
+def test_a_worker_by_hand_starts_nothing_where_its_list_of_names_is_gone(run, python, names):
+    (run.dir / "code" / names).unlink()
     done = by_hand("eval_worker.sbatch", run.dir, PYTHON=str(python))
     assert (done.returncode, done.stdout) == (1, "")
-    assert "keys.txt" in done.stderr
+    assert names in done.stderr
 
 
 def test_an_array_that_is_too_long_says_how_long_it_may_be(run):
