@@ -59,6 +59,12 @@ MODULES = (
     "search/snapshot.py",
     "search/view.py",
 )
+FIGURES = {
+    "": "tasks evaluations events journal_mb wanted ten_tasks all_tasks good_enough",
+    "wanted": "cpu_s memory_mb",
+    "ten_tasks|all_tasks": "nothing_new few_came all_came",
+    "ten_tasks.*|all_tasks.*": "verdicts_read cpu_s memory_mb wall_s ms_each?",
+}
 MOST_CPU_S = 2.0
 MOST_MB = 200.0
 FEW = 10
@@ -106,6 +112,7 @@ def main():
         for come in ("nothing_new", "few_came")
     )
     stamp.write(document, options.out)
+    stamp.check(document, FIGURES)
     return 0 if document["good_enough"] else 1
 
 

@@ -41,6 +41,7 @@ MODULES = (
     "evaluate/runner/serve.py",
     "evaluate/statistics.py",
 )
+FIGURES = {"": "plain programs rows"}
 WANTED = {
     "cuda": (
         ("level3-pike/43", "softmax", "triton"),
@@ -234,6 +235,7 @@ def main():
                 stamp.write(document, asked.out)
     if asked.out is None:
         stamp.write(document, None)
+    stamp.check(document, FIGURES)
 
 
 if __name__ == "__main__":

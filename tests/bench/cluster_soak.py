@@ -7,9 +7,9 @@ On the rig of `make devcluster`, as root: runs of a suite whose verdicts are mad
 `simulated`, a second each), one after the other; with `--judged` two tasks of the quickstart,
 really judged, in the image that the rig's user has to have. Chance, by the seed, preempts worker
 jobs, sets nodes down, kills workers and agents with SIGKILL, freezes workers, and takes the
-controller away for a while. Walltimes are minutes, so that workers drain. What an agent that was
-killed leaves is gone on with by `resume`, as a person would. After the time is over the last run
-is left alone until it is done. Exit status 1 where the canonical export of any is not that of an
+controller away for a while. Walltimes are a minute and a half, so that workers drain. What an
+agent that was killed leaves is gone on with by `resume`, as a person would. After the time is over
+the last run is left alone until it is done. Exit status 1 where the canonical export of any is not that of an
 undisturbed run: of the same walked through in one process, or of a quickstart that was left alone.
 """
 
@@ -35,23 +35,38 @@ from builders.rehearsal import SUBMIT, Rehearsal
 from pike_hpc.tasks import load_suite
 
 MODULES = (
+    "cli/processes.py",
     "cli/sitting.py",
     "cli/slurm_jobs.py",
+    "cli/walltime.py",
     "cli/wave.py",
+    "cli/worker.py",
+    "launch/plan.py",
+    "launch/relay.py",
     "launch/wave.py",
+    "slurm/commands.py",
     "slurm/job_state.py",
 )
 JUDGED_MODULES = (
     "agent/controller.py",
     "cli/lanes.py",
+    "cli/walltime.py",
     "cli/wave.py",
+    "cli/worker.py",
     "evaluate/judge.py",
     "evaluate/lane.py",
     "evaluate/warden.py",
     "launch/launcher.py",
+    "launch/relay.py",
     "mailbox/file_mailbox.py",
     "worker/loop.py",
 )
+FIGURES = {
+    "": (
+        "seed minutes hits walltimes_drained requests_put_back agents_resumed_by_hand verdicts "
+        "runs runs_that_ended_like_an_undisturbed_one"
+    ),
+}
 WORKFLOW = """
 schema_version: 1
 name: soak
@@ -60,6 +75,10 @@ search: {strategy: rules}
 evaluate: {devices: [simulated]}
 workers: {count: 3, max_idle_s: 5, max_node_hours: 100}
 """
+BRIEF = """case $SLURM_JOB_NAME in pike-worker*) \
+export SLURM_JOB_END_TIME=$(($(date +%s) + 90)); esac"""
+"""As Slurm 23.02 and later tell it: of an evaluation that is the first it is taken that it lasts a
+minute."""
 AGENTS = 2
 WORKERS_NODES = ("c1", "c2")
 AGENTS_NODES = ("c3", "c4")
@@ -68,6 +87,9 @@ FROZEN_S = (5.0, 40.0)
 DOWN_S = (3.0, 20.0)
 END_S = 900.0
 """Patience with a run that nothing disturbs any more."""
+LEAST_HITS, HITS_S = 2, 300.0
+"""Half a minute may be over before anything is there to be hit: how often something must have
+been, and how much longer one tries."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +110,7 @@ def rehearsed(suite):
         workflow=WORKFLOW.replace("SUITE", suite),
         settings=(
             "worker_job.walltime_minutes=2",
+            f'setup=["{BRIEF}"]',
             f"agent.tasks_per_job={-(-tasks // AGENTS)}",
         ),
         pause_s=(1.0, 6.0),
@@ -215,10 +238,15 @@ def soak(folder, scenario, minutes, rng):
     runs, resumed, drained, put_back, verdicts = [], 0, 0, 0, 0
     began = time.monotonic()
     end = began + 60 * minutes
-    while time.monotonic() < end:
+
+    def goes_on():
+        few = sum(disturber.hits.values()) < LEAST_HITS
+        return time.monotonic() < end + (HITS_S if few else 0)
+
+    while goes_on():
         slurm.run("rm", "-rf", "run")
         rehearsal.submit(*scenario.settings)
-        while (found := rehearsal.status())["state"] != "done" and time.monotonic() < end:
+        while (found := rehearsal.status())["state"] != "done" and goes_on():
             resumed += go_on(rehearsal, found)
             said = disturber.disturb()
             sys.stderr.write(f"{time.monotonic() - began:5.0f} s: {judged(found)} judged, {said}\n")
@@ -298,7 +326,9 @@ def main():
             for node in (*WORKERS_NODES, *AGENTS_NODES):
                 slurm.administer("sh", "-c", f"scontrol update nodename={node} state=resume || :")
     head = stamp.stamp(name, JUDGED_MODULES if asked.judged else MODULES)
-    stamp.write({**head, "seed": asked.seed, **figures}, asked.out)
+    document = {**head, "seed": asked.seed, **figures}
+    stamp.write(document, asked.out)
+    stamp.check(document, FIGURES)
     return int(figures["runs"] != figures["runs_that_ended_like_an_undisturbed_one"])
 
 

@@ -28,6 +28,13 @@ from pike_hpc.evaluate.statistics import (
 )
 
 MODULES = ("evaluate/centre.py", "evaluate/statistics.py")
+FIGURES = {
+    "": (
+        "trials seed half_width fixed_lowest fixed_highest at_stop_lowest at_stop_highest "
+        "let_go_wrongly_highest rows"
+    ),
+    "rows.*": "fault noise fixed at_stop blocks_at_stop let_go_wrongly",
+}
 TRUTH = 1.25
 BLOCKS = 40
 """What 2 s hold of 25 ms a side."""
@@ -196,6 +203,7 @@ def main():
         "rows": rows,
     }
     stamp.write(document, asked.out)
+    stamp.check(document, FIGURES)
 
 
 if __name__ == "__main__":

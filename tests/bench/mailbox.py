@@ -43,6 +43,12 @@ from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
 
 MODULES = (
+    "cli/processes.py",
+    "cli/run.py",
+    "cli/status.py",
+    "config/run_file.py",
+    "config/yaml_source.py",
+    "journal/history.py",
     "mailbox/arrivals.py",
     "mailbox/batch.py",
     "mailbox/beats.py",
@@ -61,6 +67,17 @@ MODULES = (
     "worker/options.py",
     "worker/pace.py",
 )
+"""Those of cli, config and journal: what `status` reads a run without jobs with."""
+FIGURES = {
+    "": "file_system processes wanted single batched request_to_judge metadata good_enough",
+    "single|batched": (
+        "messages requests_per_file lost committed_twice left_over put_per_s judged_per_s "
+        "collected_per_s whole_life_per_s disk_files_per_s judged_over_disk whole_life_over_disk "
+        "counts_s status_s status_command_s"
+    ),
+    "request_to_judge": "requests median_ms p95_ms max_ms",
+    "metadata": "counted_by per_verdict per_verdict_by_call idle_polls_per_s idle_calls_per_minute",
+}
 FORK = multiprocessing.get_context("fork")
 CPU = frozenset({"cpu"})
 TASK = Task(suite="bench", id="1", name="one", source="# the reference\n" * 100)
@@ -439,7 +456,9 @@ def main():
             "request_to_judge": latency(folder / "box"),
             "metadata": metadata(folder),
         }
-    return tell(document, asked.out)
+    code = tell(document, asked.out)
+    stamp.check({**document, "good_enough": not code}, FIGURES)
+    return code
 
 
 if __name__ == "__main__":

@@ -2,16 +2,19 @@
 
     python tests/bench/mailbox_kills.py [--kills N] [--messages N] [--seed N] [--out DIR]
 
-An agent puts, reads, journals and discards; three workers claim, mark, commit and clean up. Each
-process is killed with SIGKILL before a step of its file operations that chance chooses, or at a
-random time, or frozen for longer than its heartbeat may stand still; then another takes its
-place. After so many kills all are left alone until everything is judged. The document counts the
-kills by what was done and before which step. Exit status 1 where anything was lost or committed
-twice.
+An agent puts, reads, journals and discards, some messages at a time; three workers claim, mark,
+commit and clean up. Each process is killed with SIGKILL before a step of its file operations that
+chance chooses, or at a random time, or frozen for longer than its heartbeat may stand still; then
+another takes its place. Agents die in `put_many` and in `discard` by turns, and the next puts again
+what has no verdict yet. After so many kills all are left alone until everything is judged. The
+document counts the kills before a step by what was done and by the step, and those at a random time
+by what had begun last: a step, a verb that had taken none yet, or `between` two verbs. Exit status
+1 where anything was lost, put twice or committed twice.
 """
 
 import argparse
 import functools
+import itertools
 import multiprocessing
 import os
 import random
@@ -44,6 +47,14 @@ MODULES = (
     "mailbox/shards.py",
     "mailbox/store.py",
 )
+FIGURES = {
+    "": "seed ways",
+    "ways.*": (
+        "messages journalled lost put_twice committed_twice kills frozen kills_by_step "
+        "kills_at_a_random_time_by_step"
+    ),
+    "ways.*.kills": "before_a_step at_a_random_time",
+}
 FORK = multiprocessing.get_context("fork")
 CPU = frozenset({"cpu"})
 TASK = Task(suite="bench", id="1", name="one", source="x")
@@ -52,10 +63,16 @@ STALE_S = 0.5
 FROZEN_S = 1.2
 MAX_ATTEMPTS = 1000
 """So many deaths while judging are not what a dead letter is for."""
-STEPS = (150, 40)
-"""An agent and a worker live for less than so many steps."""
-LATE_STEPS = 12
-"""An agent that has put everything lives for less than so many: a result costs it two."""
+IN_FLIGHT = 20
+"""An agent waits for so many verdicts at a time: more than 16, so that it fills two files."""
+AGENT_STEPS = {"put_many": 60, "discard": 24}
+"""An agent dies in one verb, before one of so many steps of it. To put again what is in flight may
+take a third of the first; a look finds some results mostly, each of which takes three to discard.
+"""
+WORKER_STEPS = 40
+"""A worker lives for less than so many steps."""
+BETWEEN = "between"
+NOTE_BYTES = 200
 END_S = 120.0
 
 
@@ -84,55 +101,94 @@ class Logs:
         return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
-class Doer:
-    """One process's mailbox, whose verbs are named in the log when it dies in them."""
+class NotedFiles(MortalFiles):
+    """Mortal files that tell of each step, in words, before they take it or die."""
 
-    def __init__(self, root, logs, commit, steps):
-        self.verb, self._logs = "open", logs
-        self.files = MortalFiles(self.die, steps)
-        self.box = FileMailbox(root, files=self.files, commit=commit, max_attempts=MAX_ATTEMPTS)
+    def __init__(self, die, steps, tell):
+        super().__init__(die, steps)
+        self._tell = tell
+
+    def _step(self, name, *paths):
+        self._tell(" ".join([name, *map(place, paths)]))
+        super()._step(name, *paths)
+
+
+def place(path):
+    """Where a step is taken: the folder, and of done/ whether the result or the request."""
+    above, folder = path.parent.parent.name, path.parent.name
+    if above == "new":
+        return above  # a shard of it
+    if above == "tmp":
+        return "tmp/*"  # in a folder that is committed, or was
+    return folder + path.suffix if folder == "done" else folder
+
+
+class Doer:
+    """One process's mailbox. What is under way is in its note, and in the log when it dies of it.
+
+    A note is memory that the parent shares, and so outlives the process.
+    """
+
+    def __init__(self, root, logs, note, commit, steps):
+        self._verb, self._logs, self._note = "open", logs, note
+        files = NotedFiles(self.die, steps, self.tell)
+        self.box = FileMailbox(root, files=files, commit=commit, max_attempts=MAX_ATTEMPTS)
+
+    def tell(self, step):
+        """Note what is done now."""
+        self._note.value = f"{self._verb}: {step}".encode()
 
     def die(self):
         """As kill -9 does it."""
-        self._logs.add("kills", f"{self.verb}: {self.files.before}")
+        self._logs.add("kills", self._note.value.decode())
         os.kill(os.getpid(), signal.SIGKILL)
 
     def __getattr__(self, verb):
         def call(*words, **named):
-            self.verb = verb
-            return getattr(self.box, verb)(*words, **named)
+            self._verb, self._note.value = verb, verb.encode()
+            try:
+                return getattr(self.box, verb)(*words, **named)
+            finally:
+                self._note.value = BETWEEN.encode()
 
         return call
 
 
-def be_agent(root, logs, messages, commit, steps, seed):
-    """Put everything, journal what has a result, discard it; go on where another was killed."""
+def be_agent(root, logs, messages, commit, note, steps, seed):
+    """Put, journal what has a result, discard it; go on where another was killed."""
     rng = random.Random(seed)
-    # Half of them live until they meet results: the others hardly ever get so far.
-    late = steps is not None and rng.random() < 0.5
-    doer = Doer(root, logs, commit, None if late else steps)
-    sent = {r.request_id: r for r in map(request, range(messages))}
-    journal = dict(line.split(" ", 1) for line in logs.lines("journal"))
-    waiting = [i for i in sent if i not in journal]
-    for start in range(0, len(waiting), 20):
-        doer.put_many([sent[i] for i in waiting[start : start + 20]])
-    if late:
-        doer.files.steps_left = steps % LATE_STEPS
+    putting, discarding = (Doer(root, logs, note, commit, steps.get(verb)) for verb in AGENT_STEPS)
+    journal = {line.split(" ")[0] for line in logs.lines("journal")}
+    waiting = {
+        r.request_id: r for r in map(request, range(messages)) if r.request_id not in journal
+    }
+    taken, mine = set(logs.lines("put")), set()
     while waiting:
-        found = doer.results(waiting)
+        new = [i for i in itertools.islice(waiting, IN_FLIGHT) if i not in mine]
+        if new:
+            took = putting.put_many([waiting[i] for i in new])
+            # What `put` has returned for is there until it is discarded.
+            for request_id in itertools.compress(new, took):
+                if request_id in taken:
+                    logs.add("put twice", request_id)
+            logs.add("put", "\n".join(new))
+            mine.update(new)
+        found = discarding.results(mine)
         for request_id, result in found.items():
             logs.add("journal", f"{request_id} {result.message}")
         if rng.random() < 0.3:
-            again = doer.results(list(found))
+            again = discarding.results(list(found))
             assert all(again[i] == found[i] for i in again), "a result has changed"
-        doer.discard(found)
-        waiting = [i for i in waiting if i not in found]
+        discarding.discard(found)
+        for request_id in found:
+            mine.remove(request_id)
+            del waiting[request_id]
         time.sleep(0.002)
 
 
-def be_worker(root, logs, commit, steps, seed):
+def be_worker(root, logs, commit, note, steps, seed):
     """Claim, mark, commit and clean up until killed or told to leave."""
-    doer, rng = Doer(root, logs, commit, steps), random.Random(seed)
+    doer, rng = Doer(root, logs, note, commit, steps), random.Random(seed)
     me, count = f"w{os.getpid()}", 0
     while not doer.closed():
         count += 1
@@ -162,23 +218,32 @@ def be_worker(root, logs, commit, steps, seed):
         time.sleep(0.002 if claims else 0.01)
 
 
+def life(number, verbs, rng):
+    """How many steps the next process in this place shall live; of which verb, if an agent."""
+    if number:
+        return rng.randrange(WORKER_STEPS)
+    verb = next(verbs)
+    return {verb: rng.randrange(AGENT_STEPS[verb])}
+
+
 def drive(folder, messages, kills, commit, seed, shards):
     """All of it. Returns the document of this way to commit."""
     rng, logs, root = random.Random(seed), Logs(folder), folder / "box"
     FileMailbox(root, commit=commit, shards=shards)
     parts = [functools.partial(be_agent, root, logs, messages, commit)]
     parts += [functools.partial(be_worker, root, logs, commit)] * WORKERS
-    running = [None] * len(parts)
-    killed = frozen = 0
-    end_s = None
+    running, notes = [None] * len(parts), [FORK.RawArray("c", NOTE_BYTES) for _ in parts]
+    verbs, random_kills, frozen, end_s = itertools.cycle(AGENT_STEPS), Counter(), 0, None
     while True:
-        spent = killed + len(logs.lines("kills"))
+        spent = random_kills.total() + len(logs.lines("kills"))
         for n, process in enumerate(running):
             if process is None or (not process.is_alive() and process.exitcode != 0):
                 if process is not None and process.exitcode not in (None, -signal.SIGKILL):
                     raise SystemExit(f"a process failed with {process.exitcode}")
-                steps = rng.randrange(STEPS[n > 0]) if spent < kills else None
-                running[n] = FORK.Process(target=parts[n], args=(steps, rng.random()))
+                immortal = None if n else {}
+                steps = life(n, verbs, rng) if spent < kills else immortal
+                notes[n].value = BETWEEN.encode()
+                running[n] = FORK.Process(target=parts[n], args=(notes[n], steps, rng.random()))
                 running[n].start()
         if spent >= kills:
             end_s = end_s or time.monotonic() + END_S
@@ -188,11 +253,12 @@ def drive(folder, messages, kills, commit, seed, shards):
             time.sleep(0.05)
             continue
         time.sleep(rng.uniform(0.01, 0.05))
-        victim = rng.choice(running)
+        n = rng.randrange(len(running))
+        victim = running[n]
         if rng.random() < 0.2 and victim.is_alive():
             victim.kill()
             victim.join()
-            killed += 1
+            random_kills[notes[n].value.decode()] += 1
         elif rng.random() < 0.02 and victim.is_alive():
             os.kill(victim.pid, signal.SIGSTOP)
             time.sleep(FROZEN_S)
@@ -202,6 +268,11 @@ def drive(folder, messages, kills, commit, seed, shards):
     for process in running:
         process.join(20)
         process.kill()
+    return {**ended(logs, messages, random_kills), "frozen": frozen}
+
+
+def ended(logs, messages, random_kills):
+    """What became of the messages, and who was killed at what."""
     journal = {}
     for line in logs.lines("journal"):
         journal.setdefault(line.split(" ", 1)[0], set()).add(line.split(" ", 1)[1])
@@ -211,11 +282,12 @@ def drive(folder, messages, kills, commit, seed, shards):
         "messages": messages,
         "journalled": len(journal),
         "lost": messages - len(journal),
+        "put_twice": len(logs.lines("put twice")),
         "committed_twice": sum(n - 1 for n in won.values())
         + sum(len(r) > 1 for r in journal.values()),
-        "kills": {"before_a_step": sum(steps.values()), "at_a_random_time": killed},
-        "frozen": frozen,
+        "kills": {"before_a_step": steps.total(), "at_a_random_time": random_kills.total()},
         "kills_by_step": dict(sorted(steps.items())),
+        "kills_at_a_random_time_by_step": dict(sorted(random_kills.items())),
     }
 
 
@@ -233,10 +305,11 @@ def main():
         way = commit if shards == 1 else f"{commit}, {shards} shards"
         ways[way] = drive(folder, asked.messages, asked.kills, commit, asked.seed, shards)
         shutil.rmtree(folder)
-    stamp.write(
-        {**stamp.stamp("mailbox_kills", MODULES), "seed": asked.seed, "ways": ways}, asked.out
-    )
-    sys.exit(any(way["lost"] or way["committed_twice"] for way in ways.values()))
+    document = {**stamp.stamp("mailbox_kills", MODULES), "seed": asked.seed, "ways": ways}
+    stamp.write(document, asked.out)
+    stamp.check(document, FIGURES)
+    wrong = ("lost", "put_twice", "committed_twice")
+    sys.exit(any(way[name] for way in ways.values() for name in wrong))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,13 @@ MODULES = (
     "evaluate/warden.py",
     "worker/loop.py",
 )
+FIGURES = {
+    "": (
+        "evaluations seconds statuses judges_killed rss_mb rss_grown_mb fds fds_grown processes "
+        "gpu_lowest_mb gpu_judge_mb gpu_runner_mb gpu_grown_mb left"
+    ),
+    "left": "children orphans folders shared_memory gpu_mb",
+}
 TIMEOUT_S = 300.0
 DRAIN_S = 120.0
 GROWTH_MB = 64.0
@@ -292,6 +299,7 @@ def main():
         },
     }
     stamp.write(document, asked.out)
+    stamp.check(document, FIGURES)
     sys.exit(1 if faults(document) else 0)
 
 

@@ -38,6 +38,11 @@ MODULES = (
     "evaluate/runner/seal.py",
     "evaluate/runner/serve.py",
 )
+FIGURES = {
+    "": "why_host buffers",
+    "buffers.*.*": "one_call shared",
+    "buffers.*.*.*": "calls p50_us p99_us rounds",
+}
 SIDES = {"4 KB": (16, 64), "4 MB": (1024, 1024), "400 MB": (10240, 10240)}
 """Rows and columns of float32 outputs."""
 LARGEST_ON_CPU = "4 MB"
@@ -189,6 +194,7 @@ def main():
         "buffers": table,
     }
     stamp.write(document, asked.out)
+    stamp.check(document, FIGURES)
 
 
 if __name__ == "__main__":

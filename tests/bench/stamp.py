@@ -1,7 +1,9 @@
 """What every benchmark says of itself: machine, date, torch, and the code that was measured.
 
 A document under docs/ is only as good as the code that it was measured with: it carries a digest
-of that code, and tests/unit/test_docs_bench.py fails once the code has changed.
+of that code, and tests/unit/test_docs_bench.py fails once the code has changed. A script may come
+to tell more than it did: it names its figures in `FIGURES`, and that test fails where a document
+has others.
 """
 
 import datetime
@@ -18,6 +20,8 @@ from pike_hpc.evaluate.device import visible_among
 from pike_hpc.evaluate.measured import code_digest
 
 SCHEMA_VERSION = 1
+HEAD = ("schema_version", "bench", "date", "machine", "modules", "code_digest")
+"""What `stamp` says of every document."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -65,6 +69,45 @@ def write(document, out):
     path = out / f"bench-{document['bench']}-{document['machine']['device']}.json"
     path.write_text(text, "utf-8")
     sys.stderr.write(f"{path}\n")
+
+
+def check(document, figures):
+    """Leave with what is wrong where a document that was written tells other figures than these."""
+    wrong = misnamed(document, figures)
+    if wrong:
+        raise SystemExit(f"{document['bench']}: FIGURES is not what it tells: {'; '.join(wrong)}")
+
+
+def misnamed(document, figures):
+    """Keys that a document lacks, and those that it has besides, in words.
+
+    Args:
+        document: head and all.
+        figures: by place the keys that are there, with blanks between. "" is the document,
+            whose head needs no naming; "a.b" what it has as b in its a; "a.*" whatever is in a;
+            "a|b" both. A key that ends with ? may be absent.
+    """
+    found = []
+    for places, keys in figures.items():
+        may = set(keys.replace("?", "").split())
+        must = may.intersection(keys.split())
+        for place in places.split("|"):
+            head = () if place else HEAD
+            for part in _parts(document, place):
+                lacking, besides = must.union(head) - part.keys(), part.keys() - may.union(head)
+                found += [f"{place or 'it'} lacks {key}" for key in sorted(lacking)]
+                found += [f"{place or 'it'} has {key} besides" for key in sorted(besides)]
+    return list(dict.fromkeys(found))
+
+
+def _parts(document, place):
+    """The tables at a place; none where what they would be in is absent or null."""
+    parts = [document]
+    for word in filter(None, place.split(".")):
+        inner = [part if isinstance(part, dict) else dict(enumerate(part)) for part in parts]
+        parts = [deeper for part in inner for key, deeper in part.items() if word in ("*", key)]
+        parts = [part for part in parts if part is not None]
+    return parts
 
 
 def _cpu():

@@ -42,6 +42,16 @@ MODULES = (
     "worker/loop.py",
     "worker/seats.py",
 )
+FIGURES = {
+    "": "programs kinds gpus ratio?",
+    "gpus.*": (
+        "opened_s seconds judges cold warm alone_s_per_survivor tags statuses judge_s_by_phase "
+        "judge_s_by_kind judges_busy surprises"
+    ),
+    "gpus.*.cold|gpus.*.warm": "verdicts verdicts_per_hour survivors inline_build_s",
+    "gpus.*.alone_s_per_survivor": "median p95",
+    "gpus.*.judge_s_by_phase.*": "sum median part",
+}
 ALONE = "timing"
 """The phase in which nothing else may use the GPU."""
 TIMEOUT_S = 300.0
@@ -258,6 +268,7 @@ def main():
         rates = [sum(run[h]["verdicts"] for h in ("cold", "warm")) for run in runs.values()]
         document["ratio"] = round(rates[1] / rates[0], 2) if rates[0] else None
     stamp.write(document, asked.out)
+    stamp.check(document, FIGURES)
 
 
 if __name__ == "__main__":
