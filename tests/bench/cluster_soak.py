@@ -9,8 +9,9 @@ really judged, in the image that the rig's user has to have. Chance, by the seed
 jobs, sets nodes down, kills workers and agents with SIGKILL, freezes workers, and takes the
 controller away for a while. Walltimes are a minute and a half, so that workers drain. What an
 agent that was killed leaves is gone on with by `resume`, as a person would. After the time is over
-the last run is left alone until it is done. Exit status 1 where the canonical export of any is not that of an
-undisturbed run: of the same walked through in one process, or of a quickstart that was left alone.
+the last run is left alone until it is done. Exit status 1 where the canonical export of any is not
+that of an undisturbed run: of the same walked through in one process, or of a quickstart that was
+left alone.
 """
 
 import argparse
