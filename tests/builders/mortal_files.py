@@ -12,20 +12,12 @@ class MortalFiles(Files):
 
     def __init__(self, die: Callable[[], NoReturn], steps_left: int | None = None) -> None:
         self._die, self.steps_left = die, steps_left
-        self.before = ""
-        """The step before which it died, such as `rename tmp new`."""
 
     def _step(self, name: str, *paths: Path) -> None:
+        """Called before each step, with its name and what it is about."""
         if self.steps_left is None:
             return
         if self.steps_left == 0:
-            # A shard of new/ is new/.
-            parents = [
-                path.parent.parent if path.parent.parent.name == "new" else path.parent
-                for path in paths
-            ]
-            folders = [parent.name.rpartition(".")[2] for parent in parents]
-            self.before = " ".join([name, *folders])
             self._die()
         self.steps_left -= 1
 
