@@ -14,12 +14,16 @@ FIND := PYTHON="$(PYTHON)" sh pike_hpc/bootstrap/find_python.sh $(SITE)
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
 
-setup: ## Make .venv and install (what `make submit` does first)
-	@python=$$($(FIND)) && "$$python" pike_hpc/bootstrap/install.py --extras "$(if $(filter-out local,$(SITE)),,local)" \
-		$(if $(SITE),--site "$(SITE)")
+INSTALL := pike_hpc.bootstrap.install
+# What was typed, for the line that says how to name a site.
+ASKED = $(strip make $(MAKECMDGOALS) $(filter-out SITE=%,$(MAKEOVERRIDES)))
+
+setup: ## Make .venv and install (what `make submit` does first): [SITE=]
+	@python=$$($(FIND)) && "$$python" -m $(INSTALL) \
+		$(if $(SITE),--site "$(SITE)",$(RECOGNISED) --asked '$(subst ','\'',$(ASKED))')
 
 setup-dev:
-	@python=$$($(FIND)) && "$$python" pike_hpc/bootstrap/install.py --extras local,dev
+	@python=$$($(FIND)) && "$$python" -m $(INSTALL) --site local --extras local,dev
 
 submit: setup ## Start or continue a run: [SITE=] [WORKFLOW=] [RUN=] [ACCOUNT=] [DRY_RUN=1]
 	@$(PIKE) submit --workflow $(WORKFLOW) $(if $(SITE),--site $(SITE)) $(if $(RUN),--run "$(RUN)") \
@@ -37,6 +41,8 @@ cancel: ## Stop the jobs of RUN=DIR, keep its data
 report: ## Tables and page of RUN=DIR
 	@$(PIKE) report "$(RUN)"
 
+# As `pike-hpc doctor` does: without SITE, the site whose login node this is.
+doctor: RECOGNISED := --recognised
 doctor: setup ## Try everything a run needs here: [SITE=] [ACCOUNT=] [WORKFLOW=], whose models are asked
 	@$(PIKE) doctor $(if $(SITE),--site $(SITE)) $(if $(ACCOUNT),--account $(ACCOUNT)) \
 		$(if $(filter-out file,$(origin WORKFLOW)),--workflow $(WORKFLOW))
@@ -91,6 +97,7 @@ soak: setup-dev ## 1,000 evaluations, hostile ones among them; kills; 64 workers
 		--kill-judge 10 --out "$(OUT)"
 	@$(BENCH)/many_workers.py --out "$(OUT)"
 	@$(BENCH)/cluster_soak.py --out "$(OUT)"
+	@$(BENCH)/cluster_soak.py --judged --out "$(OUT)"
 
 IMAGE ?= $(if $(SITE),,eval-cpu)
 IMAGES ?= $(if $(SITE),,containers)

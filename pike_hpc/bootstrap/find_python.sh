@@ -27,7 +27,7 @@ cat >&2 <<EOF
 No usable Python found: pike-hpc needs 3.11, 3.12 or 3.13 with the venv module.
   tried: ${PYTHON:-python3.13 python3.12 python3.11 python3}${module:+, then '$module'}
   next:  Debian: apt-get install python3.11-venv python3.11-dev
-         cluster: module load python, then run the same command again
+         cluster: name it, make ... SITE=NAME, or module load python; then the same command again
          elsewhere: make PYTHON=/path/to/python3.11 ...
 EOF
 exit 2

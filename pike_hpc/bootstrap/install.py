@@ -1,12 +1,14 @@
 """Make .venv and install the project into it. Run by `make`; standard library only.
 
-Usage: python install.py [--extras local,dev] [--site SITE]
+Usage: python -m pike_hpc.bootstrap.install [--site SITE] [--extras local,dev]
 
 At a site with Slurm the environment lies below its `paths.work`, and .venv is a link to it: home
-folders are small, and compute nodes start Python from there.
+folders are small, and compute nodes start Python from there. Where no site is named, a login node
+that a site file recognises gets nothing: `make submit` would refuse to run there, 3 GB later.
 
 Chooses torch's CPU build where no NVIDIA driver answers (the CUDA build is several GB) and names
-what is missing once, with what it costs. A second run with nothing changed does nothing.
+what is missing once, with what it costs. A second run with nothing changed does nothing, but to
+look whether the modules are still there.
 """
 
 from __future__ import annotations
@@ -14,44 +16,103 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from pike_hpc.bootstrap.sites import ROOT, clusters, folder_at, recognise
+
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch publishes the builds without CUDA, asked only if pip's own sources lack them."""
 
 COMPILERS = ("g++", "clang++", "c++")
 """Those that rules take, as pike_hpc/proposers/rules/toolchain.py has them."""
 
+STAMP = ".installed-"
+"""Begins the name of the file that a finished installation leaves; its extras end it."""
+
+_LIBRARIES = "submitit cloudpickle filelock yaml h5py numpy pandas matplotlib openai"
+MODULES = {"": ("pike_hpc", *_LIBRARIES.split()), "local": ("torch", "ninja")}
+"""What setup.cfg's requirements and those of its extras are imported as."""
+
+_PROBE = """
+import sys
+from importlib.util import find_spec
+
+for name in sys.argv[1:]:
+    # A purge leaves empty folders, which count as packages, but have no file they come from.
+    if getattr(find_spec(name), "origin", None) is None:
+        print(name)
+"""
+
 
 def main() -> int:
     """Install; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--extras", default="local", help="of setup.cfg; empty on a login node")
     parser.add_argument("--site", default="", help="whose paths.work holds the environment")
+    parser.add_argument(
+        "--recognised", action="store_true", help="without --site: for the site recognised, if any"
+    )
+    parser.add_argument("--asked", default="make setup", help="what was typed, for messages")
+    parser.add_argument("--extras", help="of setup.cfg; by default torch's, at a site none")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     arguments = parser.parse_args()
-    extras, folder = arguments.extras, arguments.venv
-    elsewhere = folder_at(arguments.site, ROOT / "site_configs", os.path.expandvars)
-    if elsewhere is not None and (folder.is_symlink() or not folder.exists()):
-        elsewhere.mkdir(parents=True, exist_ok=True)
-        folder.unlink(missing_ok=True)
-        folder.symlink_to(elsewhere)
-        folder = elsewhere
-    stamp = folder / f".installed-{extras.replace(',', '-') or 'base'}"
-    wanted = _fingerprint()
-    if stamp.is_file() and stamp.read_text() == wanted:
+    sites = Path(os.environ.get("PIKE_SITES_DIR") or ROOT / "site_configs")
+    try:
+        site = arguments.site or _site_here(sites, arguments.asked, take=arguments.recognised)
+        if site is None:
+            return 2
+        extras, folder = arguments.extras, arguments.venv
+        if extras is None:
+            extras = "local" if site in ("", "local") else ""
+        elsewhere = folder_at(site, sites, os.path.expandvars)
+        if elsewhere is not None and not place(folder, elsewhere):
+            return 2
+        return _install(elsewhere or folder, extras)
+    except (OSError, subprocess.CalledProcessError) as error:
+        _say(f"the environment could not be made: {error}")
+        return 1
+
+
+def _site_here(sites: Path, asked: str, *, take: bool) -> str | None:
+    """The site to install for where none was named: empty for none, None to install nothing."""
+    here = recognise(os.environ, sites)
+    if here and take:
+        _say(f"this is a login node of {here}: the environment is that of SITE={here}")
+        return here
+    if here:
+        _say(
+            f"this is a login node of {here}, and no site was named: nothing is installed\n"
+            f"  valid: {here}, or local for this node itself\n"
+            f"  next:  {asked} SITE={here}"
+        )
+        return None
+    if shutil.which("sbatch"):
+        names = ", ".join(clusters(sites, os.path.expandvars))
+        _say(
+            "there is an sbatch, but no site was named: all runs here, on this very machine; "
+            f"as jobs of Slurm: {asked} SITE=NAME ({names}; others: docs/sites.md)"
+        )
+    return ""
+
+
+def _install(folder: Path, extras: str) -> int:
+    stamp = folder / f"{STAMP}{extras.replace(',', '-') or 'base'}"
+    wanted = fingerprint()
+    before = promised(folder)
+    gone = lost(folder, before)
+    if not gone and stamp.is_file() and stamp.read_text() == wanted:
         return 0
+    if before and gone:
+        _say(f"gone from the environment, as where unread files are purged: {', '.join(gone)}")
     for line in what_is_missing(shutil.which, Path(sysconfig.get_paths()["include"])):
         _say(line)
-    if not (folder / "bin" / "pip").exists():
+    # What is left of a library still counts as installed for pip, which would not complete it.
+    if gone or lost(folder, ["pip"]):
         _say(f"making {folder.name} with Python {sys.version.split()[0]}")
         venv.EnvBuilder(with_pip=True, clear=any(folder.glob("*"))).create(folder)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-qq"]
@@ -66,32 +127,46 @@ def main() -> int:
     return done.returncode
 
 
-def folder_at(site: str, sites: Path, fill_in: Callable[[str], str]) -> Path | None:
-    """Where this clone's environment lies at a site with Slurm; None for beside the code.
+def place(folder: Path, elsewhere: Path) -> bool:
+    """Make `folder` a link to where a site's environment belongs.
 
-    Args:
-        site: its name, a variant behind a colon; or empty.
-        sites: folder of the shipped site files. The user's own may name another `work`.
-        fill_in: replaces $VARIABLES. A path with one that is not set is left to `pike-hpc`,
-            which says so.
+    A folder that `make` filled before is removed; False, and said, where somebody else did.
     """
-    name = f"{site.partition(':')[0]}.yaml"
-    config, home = fill_in("$XDG_CONFIG_HOME"), fill_in("$HOME/.config")
-    own = home if config.startswith("$") else config
-    texts = [
-        file.read_text("utf-8")
-        for file in (sites / name, Path(own, "pike-hpc/sites", name))
-        if site and file.is_file()
-    ]
-    whole = "\n".join(texts)
-    works = re.findall(r"^  work: *[\"']?([^\"'#\n]+?)[\"']? *(?:#.*)?$", whole, re.MULTILINE)
-    if not works or not re.search(r"^scheduler: *slurm\b", whole, re.MULTILINE):
-        return None
-    work = fill_in(works[-1])
-    if "$" in work or not work.startswith("/"):
-        return None
-    clone = hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
-    return Path(work, f"venv-{clone}")
+    ours = any(folder.glob(f"{STAMP}*"))
+    if folder.exists() and not folder.is_symlink() and not ours:
+        _say(
+            f"{folder} is left as it is: it holds no environment that `make` finished\n"
+            f"  where: at this site the environment belongs in {elsewhere}, and .venv links to it\n"
+            f"  next:  rm -r {folder}, or move it away; then the same command again"
+        )
+        return False
+    elsewhere.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        if folder.readlink() == elsewhere:
+            return True
+        folder.unlink()
+    elif folder.exists():
+        _say(f"removing {folder}: at this site the environment belongs in {elsewhere}")
+        shutil.rmtree(folder)
+    folder.symlink_to(elsewhere)
+    return True
+
+
+def promised(folder: Path) -> list[str]:
+    """Modules that were importable there when the installations that left stamps were finished."""
+    stamps = folder.glob(f"{STAMP}*")
+    names = {n for stamp in stamps for n in ("", *stamp.name.removeprefix(STAMP).split("-"))}
+    return [module for name in sorted(names) for module in MODULES.get(name, ())]
+
+
+def lost(folder: Path, modules: Sequence[str]) -> list[str]:
+    """Those that the environment's Python doesn't find; `python` where it doesn't even run."""
+    command = [str(folder / "bin" / "python"), "-I", "-c", _PROBE, *modules]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError:
+        return ["python"]
+    return ["python"] if done.returncode else done.stdout.split()
 
 
 def _install_torch(pip: list[str]) -> bool:
@@ -141,7 +216,8 @@ def pinned(name: str) -> str:
     raise SystemExit(f"constraints.txt has no line {name}==…")
 
 
-def _fingerprint() -> str:
+def fingerprint() -> str:
+    """What a stamp holds: another Python or other requirements are installed anew."""
     digest = hashlib.sha256(sys.version.encode())
     for name in ("setup.cfg", "pyproject.toml", "constraints.txt"):
         digest.update((ROOT / name).read_bytes())
