@@ -88,7 +88,9 @@ def test_only_config_env_reads_the_environment() -> None:
     readers = {"environ", "environb", "getenv", "putenv", "unsetenv"}
     found = []
     for file in sorted(PACKAGE.rglob("*.py")):
-        if "suites" in file.parts or file == PACKAGE / "config/env.py":
+        # What installs the package runs before config's reader of YAML is there.
+        own = (PACKAGE / "config/env.py", PACKAGE / "bootstrap/install.py")
+        if "suites" in file.parts or file in own:
             continue
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if (
