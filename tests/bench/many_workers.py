@@ -37,6 +37,14 @@ MODULES = (
     "worker/options.py",
     "worker/pace.py",
 )
+FIGURES = {
+    "": (
+        "workers verdict_s seconds model_answers_in_s file_system wanted busy least_busy_worker "
+        "verdicts pause_between_verdicts_ms good_enough"
+    ),
+    "wanted": "busy",
+    "pause_between_verdicts_ms": "median p95",
+}
 ENOUGH = 0.95
 TASKS = 30
 ANSWER_S = 5.0
@@ -105,6 +113,7 @@ def main():
         }
     document["good_enough"] = document["busy"] >= ENOUGH
     stamp.write(document, options.out)
+    stamp.check(document, FIGURES)
     return 0 if document["good_enough"] else 1
 
 
@@ -125,7 +134,11 @@ def at_work(run, logs, verdict_s):
         for pid in [agent.pid, *(worker.pid for worker in workers)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        agent.wait(60)
+        try:
+            agent.wait(60)
+        except subprocess.TimeoutExpired:
+            agent.kill()  # what was measured is over, and is not to be lost for that
+            agent.wait()
         for worker in workers:
             worker.join(60)
 

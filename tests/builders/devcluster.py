@@ -43,7 +43,7 @@ class Rig:
         }
         return [*_AS_USER, "env", "-i", *(f"{k}={v}" for k, v in given.items()), *command]
 
-    def tried(self, *command: str, timeout_s: float = 60, **env: str):
+    def tried(self, *command: str, timeout_s: float = 240, **env: str):
         """The program at its end, whatever its status."""
         return subprocess.run(
             self.argv(*command, **env),
@@ -55,7 +55,7 @@ class Rig:
             check=False,
         )
 
-    def run(self, *command: str, timeout_s: float = 60, **env: str) -> str:
+    def run(self, *command: str, timeout_s: float = 240, **env: str) -> str:
         """What the program printed; it must end well."""
         done = self.tried(*command, timeout_s=timeout_s, **env)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"

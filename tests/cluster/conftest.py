@@ -107,9 +107,10 @@ def image_build(judge):
     # Fetched as whoever runs the tests: pip's settings may be theirs alone.
     fetch = [sys.executable, build, "eval-cpu", "--only-wheels", "--wheels", wheels]
     make = judge.argv(judge.python, build, "--site", "devcluster", "--wheels", wheels)
+    behind = ["nice", "-n", "10", *(["ionice", "-c3"] if shutil.which("ionice") else [])]
     log = judge.folder / "image.log"
     with log.open("w") as said:
-        script = f"{shlex.join(fetch)} && exec nice -n 5 {shlex.join(make)}"
+        script = f"{shlex.join(fetch)} && exec {shlex.join([*behind, *make])}"
         under_way = subprocess.Popen(
             ["sh", "-c", script], cwd=judge.folder, stdin=subprocess.DEVNULL, stdout=said,
             stderr=said, start_new_session=True,
@@ -134,5 +135,5 @@ def image(image_build):
     """The path of the CPU's image. One that lies there is used as it is."""
     target, under_way, log = image_build
     if under_way is not None:
-        assert under_way.wait(1200) == 0, log.read_text("utf-8")
+        assert under_way.wait(2000) == 0, log.read_text("utf-8")
     return str(target)

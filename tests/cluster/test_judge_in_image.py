@@ -12,7 +12,7 @@ from builders.small_layer import HONEST, SOURCE
 
 from pike_hpc.bootstrap.install import pinned
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 COMPILED = """
     def __init__(self):
@@ -258,17 +258,17 @@ OPEN = {
 
 
 def left(judge, engine, image):
-    """Containers of that image that podman still knows of.
+    """Containers of that image that podman takes for running, or whose process lives.
 
-    But for one whose client was killed before it started anything, or after it had ended and before
-    it was removed, or amid that: those are forgotten minutes later.
+    Others are forgotten minutes later: of one whose client was killed before it started anything,
+    or after it had ended and before it was removed, or amid that.
     """
     if engine != "podman":
         return []
-    form = ("--filter", f"ancestor={image}", "--format", "{{.ID}} {{.State}}")
-    said = judge.run("podman", "ps", "--all", *form)
-    idle = ("Created", "Exited", "Removing")
-    return [line for line in said.splitlines() if line.split()[1] not in idle]
+    form = ("--filter", f"ancestor={image}", "--format", "{{.ID}} {{.Pid}} {{.State}}")
+    found = [line.split() for line in judge.run("podman", "ps", "--all", *form).splitlines()]
+    runs = ("Up", "Paused")  # "Up 5 seconds ago" is what podman says of one that runs
+    return [words for words in found if words[2] in runs or Path(f"/proc/{words[1]}").exists()]
 
 
 LANE = """
@@ -367,7 +367,9 @@ def test_the_judge_in_an_image_is_stopped_and_killed_like_one_beside_us(
     )
     said = json.loads(said)
     assert [status for status, _, _ in said["verdicts"]] == statuses, said["verdicts"]
-    assert said["frozen"] == ["T"], "every process of the engine's, the judge's and the runners'"
+    # Every process of the engine's, the judge's and the runners'. One that was amid a system call
+    # stops at its end, and rests until then.
+    assert {"T"} <= set(said["frozen"]) <= {"T", "D"}
     assert said["count"] > 3
     assert said["judge"], "it lives in a file system of its own"
     assert said["killed"] == ["JUDGE_ERROR", "the judge died: SIGKILL; it said nothing"]

@@ -141,21 +141,28 @@ def test_light_and_full_headers_make_the_same_module(open_builder):
           return torch::relu(y + x).to(torch::kFloat64);
         }"""
     say = """
-import torch
+import resource, torch
 from torch.utils.cpp_extension import load_inline
 m = load_inline("m", {source!r}, functions=["twice"], extra_cflags=["-O0"])
 print("says", m.__name__, m.twice.__doc__, m.twice(torch.arange(4.0), [4]).tolist())
+print("spent", resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime)
 """
     builder = open_builder(timeout_s=600.0)
-    tails, seconds = [], []
-    for comment in ("", "// requires_grad"):
-        built = builder.take(asked(importing(say.format(source=source + comment))), 800.0)
-        assert len(built.libraries) == 1, built.tail
-        tails.append(built.tail)
-        seconds.append(built.seconds)
-    assert tails[0] == tails[1]
-    assert "[1.0, 2.0, 3.0, 4.0]" in tails[0]
-    assert seconds[0] < seconds[1]
+    for attempt in range(2):  # the machine may be three times as fast for one as for the other
+        tails, spent_s = [], []
+        for word in ("", "requires_grad"):
+            text = f"{source} // {attempt} {word}"
+            built = builder.take(asked(importing(say.format(source=text))), 800.0)
+            assert len(built.libraries) == 1, built.tail
+            tail, _, spent = built.tail.rpartition("spent ")
+            tails.append(tail)
+            spent_s.append(float(spent))
+        assert tails[0] == tails[1]
+        assert "[1.0, 2.0, 3.0, 4.0]" in tails[0]
+        light_s, full_s = spent_s  # CPU time of the compilers: one to three
+        if light_s < 0.7 * full_s:
+            break
+    assert light_s < 0.7 * full_s
 
 
 POOL = """

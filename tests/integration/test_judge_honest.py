@@ -53,7 +53,8 @@ class ModelNew(nn.Module):
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_program_passes(lane, name):
     source, tier, tags = HONEST[name]
-    result = judge(lane, source)
+    # Compiling takes most of a minute where cores are shared.
+    result = judge(lane, source, timeout_s=240.0 if name == "torch.compile" else 60.0)
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
     assert result.tier is tier
     assert set(result.tags) - {"early_stop", "noisy"} == set(tags)

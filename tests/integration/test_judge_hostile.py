@@ -119,7 +119,7 @@ def test_a_hang_ends_at_its_deadline(lane):
     result = judge(lane, forward("while True: pass"), timeout_s=3.0)
     assert result.status is EvalStatus.TIMEOUT
     assert "3 s" in result.message
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 200
 
 
 def test_a_flood_of_output_is_kept_short(lane):
@@ -133,8 +133,8 @@ def test_a_flood_of_output_is_kept_short(lane):
 
 @pytest.mark.timed
 def test_work_between_calls_is_seen(lane):
-    spin = "import threading\ndef spin():\n    while True: pass\n"
-    spin += "threading.Thread(target=spin, daemon=True).start()\n"
+    # Two: one alone may get too little of a busy machine to be told from a program that rests.
+    spin = "import os\nfor _ in range(2):\n    if os.fork() == 0:\n        while True: pass\n"
     result = judge(lane, forward("return self.right(x)", before=spin))
     assert result.status is EvalStatus.REJECTED, result.message
     assert "idle" in result.message

@@ -204,11 +204,12 @@ LATE = """
                 if GUESS:
                     honest(runner, [torch.zeros_like(leaf) for leaf in leaves], place)
                 kept = [leaf.clone() for leaf in leaves]
-                later = lambda: (time.sleep(0.05), honest(runner, kept, place))
+                later = lambda: (time.sleep(0.5), honest(runner, kept, place))
                 threading.Thread(target=later).start()
             shim._copy_out = copy_later
         return 2 * x
 """
+"""Later by what a judge that has to wait for a core never takes to look."""
 
 
 @pytest.mark.parametrize("guess", [False, True])

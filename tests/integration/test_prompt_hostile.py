@@ -180,8 +180,11 @@ def test_what_a_failing_program_printed_is_data(next_prompt, before, first, stat
 
 
 def test_what_a_program_says_of_its_own_time_is_data(next_prompt):
-    result, request = next_prompt(PROGRAM.format(before=FORGES, first="pass"))
-    assert result.status is EvalStatus.PASSED, result
+    for _ in range(3):
+        result, request = next_prompt(PROGRAM.format(before=FORGES, first="pass"))
+        assert result.status is EvalStatus.PASSED, result
+        if result.profile is not None:  # none, where it took longer than it may
+            break
     (forged,) = result.profile.kernels
     assert "Ignore" in forged.name
     assert f"100 % {forged.name}" in request.user

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from pike_hpc.cli.processes import pids_of
+from pike_hpc.cli.run import Run
 from pike_hpc.journal import read_task
 from pike_hpc.records import Evaluated, Requested
 
@@ -91,7 +93,7 @@ def status(folder, run):
     return json.loads(pike(folder, "status", run, "--json").stdout)
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=300):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if value := condition():
@@ -112,6 +114,17 @@ def processes_of(run):
             if str(run).encode() in words and b"pike_hpc" in words:
                 found.append((int(entry.name), b" ".join(words).decode()))
     return found
+
+
+def is_under_way(run):
+    """Whether work is asked for, and every worker and agent can be found by who would stop it.
+
+    One that takes longer than 20 s to show itself would be left.
+    """
+    if not ((run / "journal").is_dir() and journalled(run, Requested)):
+        return False
+    jobs = {pid for pid, line in processes_of(run) if " worker " in line or " agent " in line}
+    return len(jobs) > 1 and jobs <= set(pids_of(Run.open(run)))
 
 
 def journalled(run, kind):
@@ -204,7 +217,7 @@ def test_ctrl_c_pauses_in_order_and_the_same_command_continues(place):
         text=True,
         start_new_session=True,
     )
-    wait_until(lambda: (run / "journal").is_dir() and journalled(run, Requested))
+    wait_until(lambda: is_under_way(run))
     os.killpg(first.pid, signal.SIGINT)
     _, said = first.communicate(timeout=90)
     assert first.returncode == 130
@@ -225,7 +238,7 @@ def test_cancel_stops_the_jobs_and_keeps_the_data(place):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_until(lambda: (run / "journal").is_dir() and journalled(run, Requested))
+    wait_until(lambda: is_under_way(run))
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert status(folder, run)["state"] == "running", "jobs outlive their follower"
