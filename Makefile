@@ -19,11 +19,11 @@ INSTALL := pike_hpc.bootstrap.install
 ASKED = $(strip make $(MAKECMDGOALS) $(filter-out SITE=%,$(MAKEOVERRIDES)))
 
 setup: ## Make .venv and install (what `make submit` does first): [SITE=]
-	@python=$$($(FIND)) && "$$python" -m $(INSTALL) \
+	@python=$$($(FIND)) && PYTHONSAFEPATH= "$$python" -m $(INSTALL) \
 		$(if $(SITE),--site "$(SITE)",$(RECOGNISED) --asked '$(subst ','\'',$(ASKED))')
 
 setup-dev:
-	@python=$$($(FIND)) && "$$python" -m $(INSTALL) --site local --extras local,dev
+	@python=$$($(FIND)) && PYTHONSAFEPATH= "$$python" -m $(INSTALL) --site local --extras local,dev
 
 submit: setup ## Start or continue a run: [SITE=] [WORKFLOW=] [RUN=] [ACCOUNT=] [DRY_RUN=1]
 	@$(PIKE) submit --workflow $(WORKFLOW) $(if $(SITE),--site $(SITE)) $(if $(RUN),--run "$(RUN)") \
@@ -69,7 +69,8 @@ test-together:
 		$(QUICK)
 
 QUICK := tests/unit tests/property tests/architecture tests/conformance
-check: setup-dev check-code ## Format, lint, types, import contracts, unit and property tests
+check: setup-dev ## Format, lint, types, import contracts, unit and property tests
+	@$(MAKE) --no-print-directory check-code
 	@.venv/bin/python -m pytest -n 2 --dist loadfile $(QUICK)
 
 check-code:

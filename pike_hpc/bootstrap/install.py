@@ -70,9 +70,21 @@ def main() -> int:
         if extras is None:
             extras = "local" if site in ("", "local") else ""
         elsewhere = folder_at(site, sites, os.path.expandvars)
-        if elsewhere is not None and not place(folder, elsewhere):
+        if elsewhere is None:
+            if folder.is_symlink() and not folder.exists():
+                _say(f"{folder} leads to {folder.readlink()}, which is gone: it is made anew")
+                folder.unlink()
+            return _install(folder, extras)
+        if is_anothers(folder, elsewhere):
             return 2
-        return _install(elsewhere or folder, extras)
+        # An environment that lies there may be in use until the new one is whole.
+        waits = folder.is_dir() and not folder.is_symlink()
+        if not waits:
+            place(folder, elsewhere)
+        code = _install(elsewhere, extras)
+        if waits and code == 0:
+            place(folder, elsewhere)
+        return code
     except (OSError, subprocess.CalledProcessError) as error:
         _say(f"the environment could not be made: {error}")
         return 1
@@ -127,29 +139,29 @@ def _install(folder: Path, extras: str) -> int:
     return done.returncode
 
 
-def place(folder: Path, elsewhere: Path) -> bool:
-    """Make `folder` a link to where a site's environment belongs.
-
-    A folder that `make` filled before is removed; False, and said, where somebody else did.
-    """
+def is_anothers(folder: Path, elsewhere: Path) -> bool:
+    """Whether `make` didn't fill `folder`, which is to lead to `elsewhere`; then it is said."""
     ours = any(folder.glob(f"{STAMP}*"))
-    if folder.exists() and not folder.is_symlink() and not ours:
-        _say(
-            f"{folder} is left as it is: it holds no environment that `make` finished\n"
-            f"  where: at this site the environment belongs in {elsewhere}, and .venv links to it\n"
-            f"  next:  rm -r {folder}, or move it away; then the same command again"
-        )
+    if not folder.exists() or folder.is_symlink() or ours:
         return False
-    elsewhere.mkdir(parents=True, exist_ok=True)
+    _say(
+        f"{folder} is left as it is: it holds no environment that `make` finished\n"
+        f"  where: at this site the environment belongs in {elsewhere}, and .venv links to it\n"
+        f"  next:  rm -r {folder}, or move it away; then the same command again"
+    )
+    return True
+
+
+def place(folder: Path, elsewhere: Path) -> None:
+    """Make `folder`, which isn't another's, a link to where a site's environment is."""
     if folder.is_symlink():
         if folder.readlink() == elsewhere:
-            return True
+            return
         folder.unlink()
     elif folder.exists():
         _say(f"removing {folder}: at this site the environment belongs in {elsewhere}")
         shutil.rmtree(folder)
     folder.symlink_to(elsewhere)
-    return True
 
 
 def promised(folder: Path) -> list[str]:

@@ -88,14 +88,15 @@ def _checks(resolved: Resolved, options: argparse.Namespace) -> Iterator[Check]:
         return
     asked = list(at_slurm(resolved))
     yield from asked
+    goes_on = not options.no_nodes and all(check.state == "ok" for check in asked)
     kinds = ["worker", "agent"] if resolved.site.agent.where == "array" else ["worker"]
     if resolved.site.agent.where == "scrontab":
         (lines,) = tried({"scrontab": lambda: scrontab(resolved)})
         yield lines
-        kinds += ["agent"] if lines.state == "ok" else []
+        kinds += ["agent"] if goes_on and lines.state == "ok" else []
     if "agent" not in kinds:
         yield from tried({"model": lambda: model(resolved)})
-    if options.no_nodes or any(check.state != "ok" for check in asked):
+    if not goes_on:
         why = "not asked for" if options.no_nodes else "Slurm has to take the jobs first"
         yield Check("nodes", "unknown", why, "run doctor again without --no-nodes")
         return

@@ -112,11 +112,11 @@ def srun(parameters: Mapping[str, Any], wait_s: int) -> list[str]:
 def allocation(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of a job's parameters, in submitit's names, those that say what is asked for, in Slurm's."""
     given = {**parameters, **parameters.get("additional_parameters", {})}
-    own = ("job_name", "time", "setup", "additional_parameters", "srun_args", "signal", "requeue")
+    own = ("job_name", "time", "setup", "additional_parameters", "srun_args", "signal")
     return {
         name.replace("_", "-"): value
         for name, value in given.items()
-        if name not in (*own, "stderr_to_stdout", "array_parallelism")
+        if name not in (*own, "stderr_to_stdout", "array_parallelism", "requeue", "no-requeue")
     }
 
 

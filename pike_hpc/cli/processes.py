@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pike_hpc.cli.last_words import last_words
 from pike_hpc.cli.run import Run, wait_for
-from pike_hpc.journal import Holder, WriterLock, controller_of, holder_of, task_slug
+from pike_hpc.journal import Held, Holder, WriterLock, controller_of, held_for_s, task_slug
 from pike_hpc.launch import Job, Launcher, read_jobs
 from pike_hpc.machine import start_ticks
 from pike_hpc.mailbox import alive_here
@@ -57,6 +57,7 @@ class LocalJobs:
         self._started: dict[str, float] = {}
         self._restarts = {"worker": 0, "agent": 0}
         self._judged = 0
+        self._said = ""
 
     def keep_going(self) -> int:
         """Start what is missing. 0, or the exit code with which a job gave up."""
@@ -90,10 +91,16 @@ class LocalJobs:
         """Start jobs that are missing; not 0 where that would be of no use."""
         if not missing or self._clock() - self._started.get(kind, -_START_S) < _START_S:
             return 0
-        with only_starter(self._run.dir) as mine:
-            if not mine or is_starting(self._run.dir, kind):
-                return 0  # another follower of this run has just started them
-            return self._start(kind, missing, alive)
+        try:
+            with only_starter(self._run.dir) as mine:
+                if not mine or is_starting(self._run.dir, kind):
+                    return 0  # another follower of this run has just started them
+                return self._start(kind, missing, alive)
+        except TryAgainLater as error:
+            if error.what != self._said:
+                self._said = error.what
+                _say(str(error))
+            return 0
 
     def _start(self, kind: str, missing: Sequence[Job], alive: int) -> int:
         if kind in self._started:
@@ -127,17 +134,16 @@ class LocalJobs:
 def only_starter(run_dir: Path) -> Iterator[bool]:
     """Whether no other process, on any node, looks at the jobs of a run and starts some just now.
 
-    Raises TryAgainLater where one has been at it for minutes, UsageError where this node can't
-    keep the others out.
+    Raises TryAgainLater where one has been at it for minutes or the file system fails, UsageError
+    where this node can't keep the others out.
     """
     path = start_lock(run_dir)
     try:
         lock = WriterLock.take(path, writer="a start of jobs", clock=time.time)
-    except TryAgainLater:
-        held = holder_of(path)
-        if held is not None and time.time() - held.since > _AT_IT_S:
+    except Held as held:
+        if held_for_s(path, time.time()) > _AT_IT_S:
             raise TryAgainLater(
-                f"jobs of this run have been started for minutes by {held.describe()}",
+                f"somebody has been starting jobs of this run for minutes: {held.what}",
                 where=str(path),
                 fix=f"see whether that process is there still; if not: rm -r '{path}'*",
             ) from None

@@ -14,14 +14,15 @@ from pike_hpc.journal.history import (
     task_slugs,
     watermark,
 )
-from pike_hpc.journal.holder import Holder, holder_of
+from pike_hpc.journal.holder import Holder
 from pike_hpc.journal.line import Place, Stamped
-from pike_hpc.journal.lock import LockKind, WriterLock, choose_lock
+from pike_hpc.journal.lock import Held, LockKind, WriterLock, choose_lock, held_for_s
 from pike_hpc.journal.segment import task_slug
 from pike_hpc.journal.task_journal import TaskJournal
 
 __all__ = [
     "Disk",
+    "Held",
     "History",
     "Holder",
     "LockKind",
@@ -33,7 +34,7 @@ __all__ = [
     "choose_lock",
     "controller_of",
     "explain",
-    "holder_of",
+    "held_for_s",
     "journal_digest",
     "read_history",
     "read_task",

@@ -25,7 +25,14 @@ from filelock import BaseFileLock, SoftFileLockProtocolError, StrictSoftFileLock
 from filelock import Timeout as LockTimeout
 
 from pike_hpc.journal.disk import explain
-from pike_hpc.journal.holder import Holder, name_tag, read_holder, this_process, write_holder
+from pike_hpc.journal.holder import (
+    Holder,
+    holder_of,
+    name_tag,
+    read_holder,
+    this_process,
+    write_holder,
+)
 from pike_hpc.machine import mount_of, mount_table
 from pike_hpc.records import TryAgainLater, UsageError
 
@@ -38,6 +45,10 @@ class LockKind(enum.Enum):
 
     FLOCK = "flock"
     CLAIMS = "claims"
+
+
+class Held(TryAgainLater):
+    """Somebody else has the lock, or may have: it is none of the file system's failures."""
 
 
 class WriterLock:
@@ -59,8 +70,8 @@ class WriterLock:
         """The lock on path, its folder made where missing.
 
         Waits at most wait_s. Without a kind it is that of the folder's other locks, the first
-        time what the file system here allows. Raises TryAgainLater naming the holder, UsageError
-        where this node can't take locks of that kind.
+        time what the file system here allows. Raises Held naming the holder, TryAgainLater where
+        the file system fails, UsageError where this node can't take locks of that kind.
         """
         sidecar = name_tag(path)
         try:
@@ -70,7 +81,7 @@ class WriterLock:
         except LockTimeout:
             raise _held(path, read_holder(sidecar)) from None
         except SoftFileLockProtocolError as error:
-            raise TryAgainLater(
+            raise Held(
                 f"the lock cannot be understood: {error.reason}",
                 where=str(path),
                 fix=f"when no controller of this run is alive: rm -r '{path}'*",
@@ -204,9 +215,25 @@ def _clear_ended(lock: StrictSoftFileLock, holder: Holder) -> None:
                 lock.force_break(claim.name)
 
 
-def _held(path: Path, holder: Holder | None) -> TryAgainLater:
+def held_for_s(path: Path, now: float) -> float:
+    """For how long a lock that is held has been, as far as can be seen.
+
+    A claim outlives its holder, who may have left no name; flock doesn't, so that a name of one who
+    has ended is of somebody before.
+    """
+    holder = holder_of(path)
+    if holder is not None:
+        return 0.0 if holder.has_ended() else now - holder.since
+    made = [now]
+    for claim in path.with_name(f"{path.name}.filelock").glob("claims/*"):
+        with contextlib.suppress(FileNotFoundError):
+            made.append(claim.stat().st_mtime)
+    return now - min(made)
+
+
+def _held(path: Path, holder: Holder | None) -> Held:
     who = holder.describe() if holder else "a process that left no name"
-    return TryAgainLater(
+    return Held(
         f"locked by {who}",
         where=str(path),
         fix="wait for it to end, or stop it, then give the same command again",

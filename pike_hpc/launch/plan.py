@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,14 @@ def expected_lanes(resolved: Resolved, gpus_here: int, lanes_here: int) -> int:
     return count * (gpus * lanes_per_gpu(job.cpus // gpus) if gpus else 1)
 
 
+def _requeue(extra: Mapping[str, Any]) -> dict[str, bool]:
+    """Without it a site may leave what is preempted, or loses its node, at its end.
+
+    A person who wants that says so: `extra: {no-requeue: true}`.
+    """
+    return {} if extra.get("no-requeue") else {"requeue": True}
+
+
 def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]:
     """parameters, in submitit's names, for jobs of `kind` (worker or agent) at this site."""
     site = resolved.site
@@ -116,8 +124,7 @@ def slurm_parameters(resolved: Resolved, kind: str, name: str) -> dict[str, Any]
         "stderr_to_stdout": True,
         # Since Slurm 22.05 srun does not read it off the job: the step would have one CPU.
         "srun_args": [f"--cpus-per-task={shape.cpus}"],
-        # Without it a site may leave what is preempted, or loses its node, at its end.
-        "additional_parameters": {"signal": SIGNAL, "requeue": True, **shape.extra},
+        "additional_parameters": {"signal": SIGNAL, **_requeue(shape.extra), **shape.extra},
     }
     if kind == "agent":
         parameters["array_parallelism"] = site.agent.at_once

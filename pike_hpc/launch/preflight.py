@@ -20,7 +20,7 @@ from pike_hpc.launch.launcher import sbatch_script
 from pike_hpc.launch.plan import slurm_parameters
 from pike_hpc.launch.refusal import Refusal, error_of, later, passes
 from pike_hpc.records import TryAgainLater, without_escapes
-from pike_hpc.slurm import call, max_array_size
+from pike_hpc.slurm import call, limits_enforced, max_array_size
 
 _PATIENCE_S = 60
 """sbatch itself gives up on a controller that is down after some 20 s."""
@@ -105,12 +105,18 @@ def _never_starts(resolved: Resolved, kind: str, partition: str) -> str | None:
     if shape.qos:
         asked = ("sacctmgr", "-nP", "show", "qos", shape.qos, "format=flags,maxwall")
         flags, _, qos_limit = (_asked(*asked) or "").partition("|")
-    if _is_over(shape.walltime_minutes, qos_limit):
+    if _is_over(shape.walltime_minutes, qos_limit) and _qos_decides(partition):
         return f"the time limit of QOS {shape.qos} is {qos_limit}; it would wait for ever"
     limit = _asked("sinfo", "-h", "-o", "%l", "-p", partition) or ""
     if _is_over(shape.walltime_minutes, limit) and "PartitionTimeLimit" not in flags:
         return f"the time limit of partition {partition} is {limit}; it would wait for ever"
     return None
+
+
+def _qos_decides(partition: str) -> bool:
+    """Whether a job's QOS limits its time: a partition's own would come first."""
+    said = _asked("scontrol", "-o", "show", "partition", partition) or ""
+    return " QoS=N/A " in f" {said} " and limits_enforced()
 
 
 def _is_over(minutes: float, limit: str) -> bool:

@@ -83,7 +83,16 @@ def kill_wait_s() -> float:
 
 def accounts_enforced() -> bool:
     """Whether a job needs an account; not so where Slurm can't be asked."""
-    return bool(_WANT_ACCOUNTS & set(_setting("AccountingStorageEnforce").lower().split(",")))
+    return bool(_WANT_ACCOUNTS & _enforced())
+
+
+def limits_enforced() -> bool:
+    """Whether limits of accounts and QOS bind; not so where Slurm can't be asked."""
+    return bool({"limits", "safe", "all"} & _enforced())
+
+
+def _enforced() -> set[str]:
+    return set(_setting("AccountingStorageEnforce").lower().split(","))
 
 
 def _setting(name: str) -> str:

@@ -3,6 +3,7 @@
 Where none is up they are skipped with the reason; PIKE_REQUIRE makes failures of such skips.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -116,9 +117,11 @@ def image_build(judge):
             stderr=said, start_new_session=True,
         )  # fmt: skip
     yield target, under_way, log
-    if under_way.poll() is None:
-        os.killpg(under_way.pid, signal.SIGKILL)
-        under_way.wait()
+    for number in (signal.SIGTERM, signal.SIGKILL):  # the first lets it clean up
+        if under_way.poll() is None:
+            os.killpg(under_way.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                under_way.wait(30)
 
 
 @pytest.fixture(scope="session", autouse=True)

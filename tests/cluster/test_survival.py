@@ -104,7 +104,7 @@ def test_an_agent_that_loses_its_node_goes_on_at_another(slurm, rehearsal, undis
 def test_a_worker_whose_walltime_is_nearly_over_claims_nothing(rehearsal):
     """Nothing is known of how long judging takes: a minute is not enough for the first."""
     rehearsal.submit("worker_job.walltime_minutes=1")
-    await_that(lambda: words(rehearsal), ["COMPLETED"] * 2)
+    await_that(lambda: words(rehearsal)[:2], ["COMPLETED"] * 2)  # others may have come after them
     found = rehearsal.status()
     assert found["queue"]["new"] > 0
     assert (found["queue"]["claimed"], found["queue"]["done"]) == (0, 0)

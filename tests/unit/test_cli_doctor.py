@@ -326,6 +326,14 @@ def test_models_are_asked_from_where_the_agent_will_run(
     assert cluster.lines("agent") == ([job] if job else [])
 
 
+def test_without_nodes_models_are_asked_from_here(crontab, capsys) -> None:
+    ask, _ = crontab
+    ask("exit 0")
+    main(["doctor", "--site", "here.yaml", "--set", "agent.where=scrontab", "--no-nodes", "--json"])
+    checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+    assert (checks["scrontab"]["state"], checks["model"]["state"]) == ("ok", "ok")
+
+
 def test_where_only_scrontab_is_let_in_models_are_asked_from_here(crontab, capsys) -> None:
     ask, cluster = crontab
     ask("exit 0")

@@ -159,8 +159,34 @@ def test_a_start_that_takes_minutes_is_named(cluster, pike, starting):
     with starting(time.time() - 3600):
         code, started, said = pike(*SUBMIT)
     assert (code, started) == (75, [])
-    assert any(f"for minutes by it (process {os.getpid()} on " in line for line in said)
+    assert any(f"minutes: locked by it (process {os.getpid()} on " in line for line in said)
     assert any("if not: rm -r " in line for line in said)
+
+
+def test_a_claim_whose_holder_left_no_name_is_told_by_its_age(cluster, pike, tmp_path):
+    """As when its node died before the name was on the disk."""
+    (tmp_path / "run/slurm/locks").mkdir(parents=True)
+    (tmp_path / "run/slurm/locks/.kind").write_text("claims")
+    path = start_lock(tmp_path / "run")
+    with WriterLock.take(path, writer="it", clock=time.time):
+        path.with_name("start.holder").unlink()
+        said = pike(*SUBMIT)[2]
+        assert any("another submit of this run is at work" in line for line in said)
+        for claim in path.with_name("start.filelock").glob("claims/*"):
+            os.utime(claim, (time.time() - 3600,) * 2)
+        code, _, said = pike(*SUBMIT)
+    assert code == 75
+    assert any("minutes: locked by a process that left no name" in line for line in said)
+
+
+def test_a_full_disk_is_no_other_submit(cluster, pike, tmp_path):
+    (tmp_path / "run/slurm").mkdir(parents=True)
+    (tmp_path / "run/slurm/locks").write_text("")  # a file: no lock can be made there
+    code, started, said = pike(*SUBMIT)
+    assert started == []
+    assert code in (2, 75)
+    assert not any("another submit" in line for line in said)
+    assert any("cannot take the lock" in line for line in said)
 
 
 def status(pike):

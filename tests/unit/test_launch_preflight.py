@@ -44,6 +44,7 @@ cat "$(dirname "$0")/limit"
 """
 
 SCONTROL = """#!/bin/sh
+case "$*" in *partition*) echo "PartitionName=p QoS=$(cat "$(dirname "$0")/qos") x=1"; exit;; esac
 echo "AccountingStorageBackupHost = (null)"
 echo "AccountingStorageEnforce = $(cat "$(dirname "$0")/enforce")"
 """
@@ -67,6 +68,7 @@ def cluster(tmp_path, monkeypatch):
     (folder / "enforce").write_text("none\n")
     (folder / "default-account").write_text("m0000\n")
     (folder / "flags").write_text("\n")
+    (folder / "qos").write_text("N/A\n")
     (folder / "limit").write_text("infinite\n")
     (tmp_path / "w.yaml").write_text(WORKFLOW)
     monkeypatch.chdir(tmp_path)
@@ -143,12 +145,23 @@ def test_a_job_that_is_longer_than_its_partition_allows_would_wait_for_ever(
     assert "submit would stop here" not in out
 
 
-@pytest.mark.parametrize(("limit", "allowed"), [("00:59:00", False), ("1-00:00:00", True)])
+@pytest.mark.parametrize(
+    ("limit", "enforced", "of_partition", "allowed"),
+    [
+        ("00:59:00", "associations,limits,qos", "N/A", False),
+        ("00:59:00", "associations,safe", "N/A", False),
+        ("1-00:00:00", "associations,limits,qos", "N/A", True),
+        ("00:59:00", "associations,qos", "N/A", True),
+        ("00:59:00", "associations,limits,qos", "part_p", True),
+    ],
+)
 def test_a_job_that_is_longer_than_its_qos_allows_would_wait_for_ever(
-    capsys, cluster, limit, allowed
+    capsys, cluster, limit, enforced, of_partition, allowed
 ):
-    """Slurm takes it, unless the QOS has the flag DenyOnLimit."""
+    """Slurm takes it, unless the QOS has the flag DenyOnLimit; where limits bind, and are its."""
     (cluster / "flags").write_text(f"PartitionTimeLimit|{limit}\n")
+    (cluster / "enforce").write_text(f"{enforced}\n")
+    (cluster / "qos").write_text(f"{of_partition}\n")
     _, out, _ = submit(capsys, "--dry-run")
     assert ("submit would stop here" in out) is not allowed
     assert (f"the time limit of QOS regular is {limit}" in out) is not allowed
