@@ -43,7 +43,6 @@ from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
 
 MODULES = (
-    "cli/processes.py",
     "cli/run.py",
     "cli/status.py",
     "config/run_file.py",
