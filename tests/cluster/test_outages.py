@@ -28,10 +28,17 @@ def test_status_asks_the_daemon_that_is_there(slurm, rehearsal):
     """Jobs that nothing happens to: what either knows of them, and who says why they wait."""
     rehearsal.submit(*HELD)
     impatient = slurm.impatient()
-    for daemon, reason in (("slurmdbd", "JobHeldUser"), ("slurmctld", "")):
-        with slurm.outage(daemon):
-            jobs = rehearsal.status(SLURM_CONF=impatient)["jobs"]
-        assert {(j["state"], j["alive"], j["reason"]) for j in jobs} == {("PENDING", True, reason)}
+    arrays = {job["job_id"].partition("_")[0] for job in rehearsal.status()["jobs"]}
+
+    def known():
+        jobs = rehearsal.status(SLURM_CONF=impatient)["jobs"]
+        return {(job["state"], job["alive"], job["reason"]) for job in jobs}
+
+    with slurm.outage("slurmdbd"):
+        await_that(known, {("PENDING", True, "JobHeldUser")})
+    slurm.await_accounts(",".join(arrays), "State", [["PENDING"]] * len(arrays))
+    with slurm.outage("slurmctld"):
+        await_that(known, {("PENDING", True, "")})
     rehearsal.pike("cancel", "run")
 
 
