@@ -45,14 +45,15 @@ def simulate(resolved: Resolved, tasks: tuple[Task, ...], folder: Path | None) -
     print("SIMULATED: no model was asked and nothing was measured", file=sys.stderr)
     follower = Follower(run)
     if not run.finished():
-        _walk(run)
+        _walk(run, resolved)
     return follower.conclude()
 
 
-def _walk(run: Run) -> None:
+def _walk(run: Run, resolved: Resolved) -> None:
+    """By the models of `resolved`: a run that was to be rehearsed has others."""
     mailbox = MemoryMailbox()
     judge = SimulatedJudge(device_kind=SIMULATED, seed=run.resolved.workflow.search.seed)
-    models = make_models(run.resolved)
+    models = make_models(resolved)
     writer = f"agent-{writer_id()}"
 
     def judge_what_waits(_: float) -> None:

@@ -21,7 +21,7 @@ from pike_hpc.cli.slurm_submit import ask_first, check_key_files, print_plan, su
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device
-from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs
+from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs, read_jobs
 from pike_hpc.records import Task, UsageError
 from pike_hpc.worker import SIMULATED, CassetteJudge
 
@@ -83,13 +83,14 @@ def submit(options: argparse.Namespace) -> int:
 def resume(options: argparse.Namespace) -> int:
     """Go on with a run, from its own run.yaml."""
     run = Run.open(options.run_dir)
-    if run.device_kind == SIMULATED and run.resolved.site.scheduler == "local":
+    local = run.resolved.site.scheduler == "local"
+    if run.device_kind == SIMULATED and local and not read_jobs(run.dir):  # no job: a walk
         return simulate(run.resolved, run.tasks, run.dir)
     tape = tape_from(options)
     check_keys(run.resolved, tape)
     device = None
-    local = run.resolved.site.scheduler == "local" and tape.replay is None
-    if local and not run.finished():
+    judges = local and tape.replay is None and run.device_kind != SIMULATED
+    if judges and not run.finished():
         container = run.resolved.site.container
         device = judging_device(run.device_kind, container.engine, container.image)
     return _go_on(run, device, tape, is_new=False)
@@ -123,6 +124,8 @@ def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | Non
         model = resolved.site.worker_job.gpu_model
         kind = model or "cpu" if wanted in ("auto", "cuda") else wanted
         device = None
+    elif wanted == SIMULATED:
+        kind, device = SIMULATED, None
     else:
         container = resolved.site.container
         device = judging_device(wanted, container.engine, container.image)

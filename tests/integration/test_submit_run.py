@@ -1,6 +1,7 @@
 """`pike-hpc submit` as a person meets it: to the end, again, interrupted, and killed at random.
 
-Real processes throughout: submitit's local jobs, the file mailbox, the sandbox and the judge.
+Real processes throughout: submitit's local jobs, the file mailbox and, in the run that is left to
+its end and the one that is cancelled, the sandbox and the judge.
 """
 
 import json
@@ -55,17 +56,39 @@ evaluate: {timeout_s: 120}
 """
 
 
+REHEARSED = ("submit", "--workflow", "rehearsed.yaml", "--run")
+"""Real jobs and made-up verdicts: for what happens around a judge, of which one is enough."""
+
+
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a task, a workflow, and an uninterrupted run of it."""
+def folder(tmp_path_factory):
+    """One task and two workflows."""
     folder = tmp_path_factory.mktemp("a place")
     tasks = folder / "tasks"
     tasks.mkdir()
     (tasks / "1_First.py").write_text(TASK)
-    (folder / "workflow.yaml").write_text(WORKFLOW.replace("TASKS", json.dumps(str(tasks))))
+    workflow = WORKFLOW.replace("TASKS", json.dumps(str(tasks)))
+    (folder / "workflow.yaml").write_text(workflow)
+    longer = workflow.replace("per_task: 1", "per_task: 4")
+    rehearsed = longer.replace("timeout_s: 120", "devices: [simulated]")
+    (folder / "rehearsed.yaml").write_text(rehearsed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(folder):
+    """That folder with an uninterrupted run, judged."""
     done = pike(folder, "submit", "--workflow", "workflow.yaml", "--run", "whole")
     assert done.returncode == 0, done.stderr
     return folder, done
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder):
+    """The canonical export of a rehearsed run that nothing happened to."""
+    done = pike(folder, *REHEARSED, "left alone")
+    assert done.returncode == 0, done.stderr
+    return canonical(folder, "left alone")
 
 
 def command(*arguments):
@@ -177,10 +200,9 @@ def test_a_changed_workflow_on_an_old_run_is_refused_with_the_difference(place):
 
 
 @pytest.mark.parametrize("victim", ["agent", "all"])
-def test_killed_and_started_again_it_ends_the_same(place, victim):
-    folder, _ = place
+def test_killed_and_started_again_it_ends_the_same(folder, uninterrupted, victim):
     run = folder / f"killed {victim}"
-    arguments = ("submit", "--workflow", "workflow.yaml", "--run", run)
+    arguments = (*REHEARSED, run)
     first = subprocess.Popen(
         command(*arguments), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -200,17 +222,15 @@ def test_killed_and_started_again_it_ends_the_same(place, victim):
     assert len(results) == len(set(results)), "a verdict was journalled twice"
     assert known <= set(results)
     assert {e.request_id for e in journalled(run, Requested)} == set(results)
-    assert canonical(folder, run) == canonical(folder, "whole")
+    assert canonical(folder, run) == uninterrupted
 
 
-def test_ctrl_c_pauses_in_order_and_the_same_command_continues(place):
+def test_ctrl_c_pauses_in_order_and_the_same_command_continues(folder, uninterrupted):
     # Under nohup, or in the background, it would be inherited as ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    folder, _ = place
     run = folder / "interrupted"
-    arguments = ("submit", "--workflow", "workflow.yaml", "--run", run)
     first = subprocess.Popen(
-        command(*arguments),
+        command(*REHEARSED, run),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -226,7 +246,7 @@ def test_ctrl_c_pauses_in_order_and_the_same_command_continues(place):
     assert wait_until(lambda: processes_of(run) == [], 30)
     resumed = pike(folder, "resume", run)
     assert resumed.returncode == 0, resumed.stderr
-    assert canonical(folder, run) == canonical(folder, "whole")
+    assert canonical(folder, run) == uninterrupted
 
 
 def test_cancel_stops_the_jobs_and_keeps_the_data(place):
