@@ -61,14 +61,14 @@ def write_holder(path: Path, holder: Holder) -> None:
     new.replace(path)
 
 
-def name_tag(lock: Path) -> Path:
+def holder_file(lock: Path) -> Path:
     """Where the holder of that lock says who it is."""
     return lock.with_name(f"{lock.name}.holder")
 
 
 def holder_of(lock: Path) -> Holder | None:
     """Who said last that it holds that lock; it may have ended since."""
-    return read_holder(name_tag(lock))
+    return read_holder(holder_file(lock))
 
 
 def read_holder(path: Path) -> Holder | None:

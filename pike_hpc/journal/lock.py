@@ -27,8 +27,8 @@ from filelock import Timeout as LockTimeout
 from pike_hpc.journal.disk import explain
 from pike_hpc.journal.holder import (
     Holder,
+    holder_file,
     holder_of,
-    name_tag,
     read_holder,
     this_process,
     write_holder,
@@ -73,7 +73,7 @@ class WriterLock:
         time what the file system here allows. Raises Held naming the holder, TryAgainLater where
         the file system fails, UsageError where this node can't take locks of that kind.
         """
-        sidecar = name_tag(path)
+        sidecar = holder_file(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = _make(path, kind or agreed(path.parent, choose_lock(path.parent, mount_table())))
