@@ -12,7 +12,6 @@ import shlex
 from pathlib import Path
 
 from pike_hpc.config import Resolved
-from pike_hpc.launch.exports import exports
 from pike_hpc.launch.jobs import Job
 from pike_hpc.launch.plan import SIGNAL
 
@@ -34,12 +33,7 @@ def setup_script(run_dir: Path) -> Path:
 
 
 def write_scripts(run_dir: Path, resolved: Resolved, agent: Job) -> None:
-    """Put both into the run folder. Options given to the agent's are added to its command.
-
-    What a worker gets of an environment as well: runs of older versions have no such file.
-    """
-    names = "".join(f"{name}\n" for name in exports(resolved, "worker"))
-    (run_dir / "code" / "exports.txt").write_text(names, "utf-8")
+    """Put both into the run folder. Options given to the agent's are added to its command."""
     setup = "".join(f"{line}\n" for line in resolved.site.setup)
     command = f'exec {shlex.join(agent.command)} "$@"\n'
     by_hand = (

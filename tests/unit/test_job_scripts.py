@@ -87,8 +87,8 @@ def by_hand(script, *arguments, **env):
 
 
 def options(text):
-    """#SBATCH lines, by name."""
-    return dict(re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", text, re.M))
+    """#SBATCH lines, by name; "" of one that has no value."""
+    return dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", text, re.M))
 
 
 @pytest.mark.parametrize(
