@@ -53,7 +53,7 @@ FIGURES = {
 }
 TIMEOUT_S = 300.0
 BRIEF_TIMEOUT_S = 12.0
-"""Of hostile programs. One in eleven hangs: with 30 s that would be a third of a soak's time."""
+"""Of hostile programs. One evaluation of a soak in eight ends by it, in a sixth of its time."""
 DRAIN_S = 120.0
 GROWTH_MB = 64.0
 """More than this between the first and the last quarter is a leak."""
