@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 
+from pike_hpc.evaluate.judge_context import make_context
 from pike_hpc.evaluate.judge_host import Host
 
 T = TypeVar("T")
@@ -105,6 +106,7 @@ def probe_on(device: torch.device) -> Callable[[], float] | None:
     """A tiny kernel on a GPU, run and waited for; a CPU has none that outlive their process."""
     if device.type != "cuda":
         return None
+    make_context(device)  # nothing of the judge's was on the GPU before this
     place = torch.zeros(1, device=device)
 
     def probe() -> float:

@@ -14,6 +14,7 @@ from pike_hpc.evaluate.runner.cuda_driver import (  # noqa: E402
     ON_DEVICE,
     READ_WRITE,
     RECOMMENDED,
+    STACK_SIZE,
     Access,
     DeviceMemoryError,
     Driver,
@@ -120,9 +121,19 @@ def bench(request):
         assert machine.outstanding() == 0
 
 
+strict = pytest.mark.parametrize("bench", ["simulated"], indirect=True)
+"""What cuda.h asks of callers and driver 580 lets pass: the simulated one refuses it."""
+
+
 def refused(*names):
     results = "|".join(f"CUDA_ERROR_{name}" for name in names)
     return pytest.raises(DeviceMemoryError, match=results)
+
+
+def test_stacks_have_a_limit_and_what_is_none_is_refused(bench):
+    bench("cuCtxSetLimit", STACK_SIZE, 256)
+    with refused("INVALID_VALUE", "UNSUPPORTED_LIMIT"):
+        bench("cuCtxSetLimit", 99, 256)
 
 
 def test_granularity_is_a_power_of_two_of_pages(bench):
@@ -171,12 +182,14 @@ def test_addresses_that_are_not_reserved_cannot_be_mapped(bench):
         bench("cuMemMap", 7 * bench.unit, bench.unit, 0, bench.create(bench.unit), 0)
 
 
+@strict
 def test_more_than_there_is_cannot_be_mapped(bench):
     at = bench.reserve(2 * bench.unit)
     with refused("INVALID_VALUE"):
         bench("cuMemMap", at, 2 * bench.unit, 0, bench.create(bench.unit), 0)
 
 
+@strict
 def test_an_offset_is_refused(bench):
     at = bench.reserve(bench.unit)
     with refused("INVALID_VALUE"):
@@ -189,6 +202,7 @@ def test_access_is_given_to_what_is_mapped_alone(bench):
         bench.allow(at, bench.unit, READ_WRITE)
 
 
+@strict
 def test_unmapping_twice_is_refused(bench):
     at = bench.reserve(bench.unit)
     bench.map(at, bench.unit, bench.create(bench.unit))

@@ -1,4 +1,4 @@
-"""The CUDA driver by ctypes: the few calls that share GPU memory, as cuda.h of CUDA 13 has them.
+"""The CUDA driver by ctypes: the few calls that share GPU memory, or save it, as CUDA 13 has them.
 
 Works in the primary context of a device, the one that torch uses, and leaves the thread's current
 context as it found it. Every failure is one `DeviceMemoryError` with the CUresult's name. Knows no
@@ -40,6 +40,9 @@ RECOMMENDED = 1
 
 READ, READ_WRITE = 1, 3
 """CU_MEM_ACCESS_FLAGS_PROT_READ, CU_MEM_ACCESS_FLAGS_PROT_READWRITE."""
+
+STACK_SIZE = 0
+"""CU_LIMIT_STACK_SIZE."""
 
 View = Callable[[Any, int], torch.Tensor]
 """A uint8 tensor over what has `__cuda_array_interface__`, on a device; it keeps that alive."""
@@ -88,6 +91,7 @@ CALLS: Mapping[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (POINTER(c_void_p),),
     "cuCtxPushCurrent_v2": (c_void_p,),
     "cuCtxPopCurrent_v2": (POINTER(c_void_p),),
+    "cuCtxSetLimit": (c_int, c_size_t),
     "cuCtxSynchronize": (),
     "cuMemGetAllocationGranularity": (POINTER(c_size_t), POINTER(AllocationProperties), c_int),
     "cuMemCreate": (POINTER(c_uint64), c_size_t, POINTER(AllocationProperties), c_uint64),

@@ -29,6 +29,7 @@ from .cuda_driver import (
     POSIX_DESCRIPTORS,
     READ,
     READ_WRITE,
+    STACK_SIZE,
     VIRTUAL_MEMORY,
     Driver,
 )
@@ -88,6 +89,8 @@ class SimulatedDriver:
         """Every call made so far, by name."""
         self.contexts: dict[int, int] = {}
         """How often each device's primary context is retained."""
+        self.stack_bytes: dict[int, int] = {}
+        """Of each thread, by context; what was asked for."""
         self.handles: dict[int, int] = {}
         """Descriptors of memory by handle."""
         self.ranges: dict[int, _Range] = {}
@@ -176,6 +179,14 @@ class SimulatedDriver:
         if not self._stack:
             return NO_CONTEXT
         context[0] = self._stack.pop()
+        return 0
+
+    def _ctx_set_limit(self, which: int, value: int) -> int:
+        if not self._stack:
+            return NO_CONTEXT
+        if which != STACK_SIZE:
+            return INVALID
+        self.stack_bytes[self._stack[-1]] = value
         return 0
 
     def _ctx_synchronize(self) -> int:
