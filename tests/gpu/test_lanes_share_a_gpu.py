@@ -1,9 +1,7 @@
 """Two lanes on one GPU: each times as if it were alone, whatever the other one does."""
 
-import math
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,6 @@ from pike_hpc.records import EvalRequest, EvalResult, EvalStatus
 from pike_hpc.tasks import effective_source, find_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
-
-SAME = 0.1
-"""How far apart the speedups of one program may be, alone and beside another lane."""
 
 ENDLESS = """
 class ModelNew(Honest):
@@ -87,7 +82,9 @@ def test_a_speedup_is_the_same_with_another_lane_at_work(device, lanes):
     assert alone.status is EvalStatus.PASSED, alone
     shared, results = beside(second, busy, lambda: first.evaluate(asked))
     assert shared.status is EvalStatus.PASSED, shared
-    assert abs(math.log(shared.timing.speedup / alone.timing.speedup)) < SAME
+    (low, high), (least, most) = shared.timing.ci95, alone.timing.ci95
+    assert low < most, "slower than alone"
+    assert least < high, "faster than alone"
     for result in results:
         assert result.status is EvalStatus.PASSED, result
         assert 0 < result.gpu_exclusive_s < 20
@@ -102,24 +99,3 @@ def test_kernels_that_do_not_end_cost_only_their_own_candidate(device, lanes):
     low, high = shared.timing.ci95
     assert low / 1.1 <= 1 <= high * 1.1
     assert {result.status for result in results} == {EvalStatus.TIMEOUT}, results
-
-
-def test_two_lanes_judge_more_than_one(device, lanes):
-    asked = [request(device, task, "identity") for task in ("4", "1", "33", "8")]
-    for lane in lanes:  # warm
-        for one in asked:
-            lane.evaluate(one)
-    start = time.monotonic()
-    for one in asked:
-        lanes[0].evaluate(one)
-    one_lane_s = time.monotonic() - start
-    start = time.monotonic()
-    threads = [
-        threading.Thread(target=lambda lane=lane: [lane.evaluate(one) for one in asked])
-        for lane in lanes
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert time.monotonic() - start < 2 * one_lane_s
