@@ -2,8 +2,8 @@
 
     python tests/bench/agreement.py [--repeats N] [--seconds N] [--gpus N] [--device D] [--out DIR]
 
-Honest programs whose reference takes more than a millisecond on CUDA. Each is judged N times in a
-lane; it and the reference are timed by turns in plain processes of their own with
+Honest programs whose reference takes more than a millisecond on CUDA. Each is judged N times in the
+lanes of a GPU; it and the reference are timed by turns in plain processes of their own with
 triton.testing.do_bench (on a CPU, as medians). An interval is right where it holds the median of
 all repeats' speedups. A program has one GPU; with --gpus above 1 several are measured at a time.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 import stamp
 from mixture import PASS, PROGRAMS
 
-from pike_hpc.cli.lanes import open_lane
+from pike_hpc.cli.lanes import open_judges
 from pike_hpc.evaluate.device import detect, image_digest
 from pike_hpc.machine import divide_cpus, physical_cores
 from pike_hpc.records import EvalRequest
@@ -133,17 +133,20 @@ def _asked(process):
     return float(process.stdout.readline())
 
 
-def judged(lane, request, repeats, until):
-    """Timings of so many verdicts, and what went wrong."""
-    timings, wrong = [], []
-    for _ in range(repeats):
-        if time.monotonic() > until:
-            break
-        result = lane.evaluate(request)
-        if result.timing is None:
-            wrong.append(f"{result.status}: {result.message}"[:300])
-        else:
-            timings.append(result.timing)
+def judged(judges, request, repeats, until):
+    """Timings of so many verdicts, and what went wrong. Lanes take turns, as in a worker."""
+    turns, timings, wrong = iter(range(repeats)), [], []
+
+    def in_lane(judge):
+        while time.monotonic() < until and next(turns, None) is not None:
+            result = judge.evaluate(request, lambda phase: None)
+            if result.timing is None:
+                wrong.append(f"{result.status}: {result.message}"[:300])
+            else:
+                timings.append(result.timing)
+
+    with ThreadPoolExecutor(len(judges)) as pool:
+        list(pool.map(in_lane, judges))
     return timings, wrong
 
 
@@ -188,9 +191,9 @@ def measured(device, program, repeats, seconds):
         timeout_s=TIMEOUT_S,
     )
     turns = plain(task, source, device)
-    with open_lane(device, "auto") as lane:
-        timings, wrong = judged(lane, request, repeats, time.monotonic() + seconds)
-    found = row(program, timings, wrong, turns)
+    with open_judges(device, "auto") as judges:
+        timings, wrong = judged(judges, request, repeats, time.monotonic() + seconds)
+    found = {**row(program, timings, wrong, turns), "lanes": len(judges)}
     sys.stderr.write(json.dumps(found) + "\n")
     return found
 
