@@ -65,8 +65,8 @@ before anything is timed, and how often one looks."""
 
 FORGIVEN = 2
 """Blocks of a verdict, discarded, in which the candidate may have run while it was stopped, or have
-been slow to stop. On a loaded machine a kernel can count a thread's last switch long after it shows
-the thread as stopped: one honest verdict in some 450 had such a block (two cores, 2026-11-23)."""
+been slow to stop. A loaded machine has them with honest programs as well: one verdict in some 450
+(two cores, 2026-11-23), and one of 43 on an H200 whose host was shared."""
 
 
 class WrongAnswer(Exception):
@@ -74,7 +74,7 @@ class WrongAnswer(Exception):
 
 
 class Busy(Exception):
-    """The candidate would not rest, or ran while it was stopped, again and again."""
+    """The candidate would not rest, or something of it ran while it was stopped. Says which."""
 
 
 class NoisyLane(Exception):
@@ -142,7 +142,9 @@ class Stopwatch:
         tolerance: Tolerance,
         slots: tuple[Slot, ...],
         company: Company,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._company, self._accompanied = company, False
         self._restless = 0
@@ -166,7 +168,7 @@ class Stopwatch:
             if now - before <= MAX_BUSY * SETTLE_STEP_S:
                 return
             if time.monotonic() > end:
-                raise Busy
+                raise Busy(f"it did not come to rest within {SETTLE_S:.0f} s")
             before = now
 
     def measure(
@@ -185,7 +187,7 @@ class Stopwatch:
         """
         self._guard = guard or self._guard
         self._guard.begin()
-        start = time.monotonic()
+        start = self._clock()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
         latency = self._pilot()
         calls = self._calls(latency)
@@ -194,7 +196,9 @@ class Stopwatch:
             self._block(count, calls, False)  # both settle: allocators, thread pools, clocks
         self._nulls.clear()
         blocks: list[Block] = []
+        lost_s = 0.0
         while True:
+            began = self._clock()
             block = self._block(count, calls, candidate_first(len(blocks)))
             worn = self._guard.worn
             if worn and len(blocks) < rule.min_blocks:
@@ -202,9 +206,11 @@ class Stopwatch:
             if block is not None:
                 blocks.append(block)
             elif not worn:
+                lost_s += self._clock() - began
                 continue
             found = estimate(blocks, median(self._nulls))
-            decision = decide(found, len(blocks), time.monotonic() - start, rule)
+            spent_s = self._clock() - start - lost_s
+            decision = decide(found, len(blocks), spent_s, rule)
             if decision.stop or worn:
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * calls)
@@ -215,7 +221,8 @@ class Stopwatch:
         places = self._reference.link.places
         if places == 1 or latency > SLOW_MS:
             return 1
-        self._block(1, 1, False)
+        while not self._nulls:
+            self._block(1, 1, False)
         return places if latency - median(self._nulls) < SHORT_MS else 1
 
     def _room(self, count: int, calls: int) -> list[Window]:
@@ -243,13 +250,17 @@ class Stopwatch:
         return slowest
 
     def _block(self, count: int, calls: int, reverse: bool) -> Block | None:
-        """One block; None where it does not count. Raises WrongAnswer, Busy, RunnerFailed."""
+        """One block; None where it does not count.
+
+        Raises WrongAnswer, Busy, NoisyLane, RunnerFailed.
+        """
         # The first window of a half wakes threads and caches that slept; it is checked, not timed.
         warm = 1 if count >= 3 else 0
         windows = self._room(count + warm, calls)
         self._guard.before()
         restless = self._restless
         times: dict[bool, list[float]] = {}
+        nulls: list[float] = []
         for is_candidate in (reverse, not reverse):
             if is_candidate:
                 looks = {secrets.randbelow(len(windows)) for _ in range(LOOKS)}
@@ -258,10 +269,13 @@ class Stopwatch:
                 with self._alone():
                     times[False] = self._reference.run(windows)[warm:]
                     # The protocol's own constant, with no model, where the reference was timed.
-                    self._nulls += self._reference.run(windows[:NULL_WINDOWS], Op.NULL, keep=False)
+                    nulls = self._reference.run(windows[:NULL_WINDOWS], Op.NULL, keep=False)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
         self._check(windows)
-        if not counts or self._restless > restless:
+        if self._restless > restless:
+            return None  # nor does its constant: who slows that down seems faster
+        self._nulls += nulls
+        if not counts:
             return None
         return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
 
@@ -269,20 +283,28 @@ class Stopwatch:
     def _alone(self) -> Iterator[None]:
         """The candidate is stopped meanwhile, and nothing that it queued runs at the beginning.
 
-        Whether something runs at the end is noted, and whether the candidate did. Raises Busy where
-        it would not rest, NoisyLane where somebody else would not.
+        Whether something runs at the end is noted, and whether the block is a restless one. Raises
+        Busy at the third of these, and at once where its kernels end with its life alone; NoisyLane
+        where kernels go on without it.
         """
-        rested = self._candidate.link.stop()
-        if not self._company.gone_within(REST_S, glance=True):
+        stopped = self._candidate.link.stop()
+        drained = self._company.gone_within(REST_S, glance=True)
+        if not drained and not self._company.gone_within(PATIENCE_S):
             self._candidate.link.end()
             if self._company.gone_within(PATIENCE_S):
-                raise Busy  # with its end they ended
+                raise Busy("its kernels went on after it was stopped")
             raise NoisyLane("kernels of another process went on beside the reference")
         yield
         self._accompanied = self._company.seen()
-        self._restless += not (self._candidate.link.go() and rested)
+        held = {
+            "it would not stop": stopped,
+            "its kernels went on after it was stopped": drained,
+            "it ran while it was stopped": self._candidate.link.go(),
+        }
+        wrong = [what for what, holds in held.items() if not holds]
+        self._restless += bool(wrong)
         if self._restless > FORGIVEN:
-            raise Busy
+            raise Busy(wrong[0])
 
     def _check(self, windows: Sequence[Window]) -> None:
         """Raises WrongAnswer."""

@@ -161,8 +161,9 @@ class Examiner:
             found, tags, clocks = guards.timed(measure)
         except WrongAnswer:
             raise wrong("answered wrongly while it was timed") from None
-        except Busy:
-            raise Verdict(EvalStatus.REJECTED, "worked while it should have been idle") from None
+        except Busy as busy:
+            idle = f"worked while it should have been idle: {busy}"
+            raise Verdict(EvalStatus.REJECTED, idle) from None
         except NoisyLane as noise:
             raise Verdict(EvalStatus.JUDGE_ERROR, f"noisy lane: {noise}") from None
         if watch.coarse > COARSE:
