@@ -18,7 +18,7 @@ from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
 from pike_hpc.config import ModelSpec, Resolved
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.records import Task
+from pike_hpc.records import Task, UsageError
 from pike_hpc.worker import SIMULATED, SimulatedJudge
 
 _SCRIPTED = ModelSpec(provider="scripted", model="default", key_env=None)
@@ -41,19 +41,35 @@ def simulate(resolved: Resolved, tasks: tuple[Task, ...], folder: Path | None) -
     )
     folder = folder or resolved.run_dir.with_name(f"{resolved.run_name}-simulated")
     run = Run.open(folder) if (folder / "run.yaml").exists() else None
+    if run is not None and not walks(run.resolved):
+        raise UsageError(
+            "the run there was not made to be walked through",
+            where=str(folder / "run.yaml"),
+            fix=f"leave out --run for a new folder, or continue it: pike-hpc resume {folder}",
+        )
     run = run or Run.create(folder, resolved, tasks)
     print("SIMULATED: no model was asked and nothing was measured", file=sys.stderr)
     follower = Follower(run)
     if not run.finished():
-        _walk(run, resolved)
+        _walk(run)
     return follower.conclude()
 
 
-def _walk(run: Run, resolved: Resolved) -> None:
-    """By the models of `resolved`: a run that was to be rehearsed has others."""
+def walks(resolved: Resolved) -> bool:
+    """Whether a run of that asks no model and no judge, so that one process walks through it."""
+    workflow = resolved.workflow
+    asked = {model.provider for model in workflow.models.values()}
+    return (
+        resolved.site.scheduler == "local"
+        and workflow.evaluate.devices == (SIMULATED,)
+        and asked <= {_SCRIPTED.provider}
+    )
+
+
+def _walk(run: Run) -> None:
     mailbox = MemoryMailbox()
     judge = SimulatedJudge(device_kind=SIMULATED, seed=run.resolved.workflow.search.seed)
-    models = make_models(resolved)
+    models = make_models(run.resolved)
     writer = f"agent-{writer_id()}"
 
     def judge_what_waits(_: float) -> None:

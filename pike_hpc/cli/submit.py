@@ -16,7 +16,7 @@ from pike_hpc.cli.judging_torch import judging_device, left_out, require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
-from pike_hpc.cli.simulate import simulate
+from pike_hpc.cli.simulate import simulate, walks
 from pike_hpc.cli.slurm_submit import ask_first, check_key_files, print_plan, submit_to_slurm
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
 from pike_hpc.config import Resolved, difference, env
@@ -83,9 +83,9 @@ def submit(options: argparse.Namespace) -> int:
 def resume(options: argparse.Namespace) -> int:
     """Go on with a run, from its own run.yaml."""
     run = Run.open(options.run_dir)
-    local = run.resolved.site.scheduler == "local"
-    if run.device_kind == SIMULATED and local and not read_jobs(run.dir):  # no job: a walk
+    if walks(run.resolved) and not read_jobs(run.dir):
         return simulate(run.resolved, run.tasks, run.dir)
+    local = run.resolved.site.scheduler == "local"
     tape = tape_from(options)
     check_keys(run.resolved, tape)
     device = None
@@ -155,6 +155,8 @@ def _open_or_create(folder: Path, resolved: Resolved, tasks: tuple[Task, ...]) -
 def _go_on(run: Run, device: Device | None, tape: Tape, *, is_new: bool) -> int:
     if device is not None:
         print(f"device: {device.why}", file=sys.stderr)
+    elif run.device_kind == SIMULATED:
+        print("device: simulated: verdicts are made up, models are asked as ever", file=sys.stderr)
     print(f"run: {run.dir}", file=sys.stderr)
     if run.finished():
         print("every task is finished: nothing is started", file=sys.stderr)

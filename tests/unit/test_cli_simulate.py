@@ -1,4 +1,8 @@
-"""A walk by made-up verdicts asks nobody, whatever the run was made for."""
+"""A walk by made-up verdicts asks nobody, and no run that asks somebody is walked."""
+
+import json
+
+import pytest
 
 from pike_hpc.cli import main
 from pike_hpc.cli.run import Run, tasks_of
@@ -13,21 +17,38 @@ name: made-up
 tasks: {suite: level3-pike, ids: "4"}
 search: {strategy: pike_b}
 budget: {evaluations_per_task: 4, max_usd: 1}
-models: {optimise: {provider: openai, model: some-model, key_env: NOBODYS_KEY}}
+models: {optimise: MODEL}
 evaluate: {devices: [simulated]}
 """
 
 
-def test_a_rehearsal_without_a_job_is_walked_and_its_model_is_not_asked(tmp_path, monkeypatch):
-    """As a submitter leaves it that is killed before its first job: who asked would need a key."""
-    monkeypatch.delenv("NOBODYS_KEY", raising=False)
-    (tmp_path / "w.yaml").write_text(WORKFLOW)
+def made(tmp_path, **models):
+    """A run of that workflow, as a submitter leaves it that is killed before its first job."""
+    (tmp_path / "w.yaml").write_text(WORKFLOW.replace("MODEL", json.dumps(models)))
     places = {"sites_dir": sites_dir({}), "user_config_dir": tmp_path}
     resolved = resolve(tmp_path / "w.yaml", "local", environ={}, **places)
-    run = Run.create(tmp_path / "run", resolved, tasks_of(resolved)[0])
+    return Run.create(tmp_path / "run", resolved, tasks_of(resolved)[0])
+
+
+def judged(run):
+    return [s.event for s in read_task(run.dir, "level3-pike_4") if isinstance(s.event, Evaluated)]
+
+
+def test_a_run_whose_model_is_scripted_is_walked_on_in_one_process(tmp_path):
+    run = made(tmp_path, provider="scripted", model="default")
     assert main(["resume", str(run.dir)]) == 0
-    judged = [
-        s.event for s in read_task(run.dir, "level3-pike_4") if isinstance(s.event, Evaluated)
-    ]
-    assert len(judged) >= 4
+    assert len(judged(run)) >= 4
     assert main(["archive", "verify", str(run.dir)]) == 0
+
+
+@pytest.mark.parametrize("again", ["resume", "walk"])
+def test_one_that_asks_a_real_model_never_gets_answers_of_another(
+    tmp_path, monkeypatch, capsys, again
+):
+    monkeypatch.delenv("NOBODYS_KEY", raising=False)
+    run = made(tmp_path, provider="openai", model="some-model", key_env="NOBODYS_KEY")
+    walk = ["submit", "--workflow", str(tmp_path / "w.yaml"), "--simulate", "--run", str(run.dir)]
+    assert main(["resume", str(run.dir)] if again == "resume" else walk) == 2
+    wanted = "NOBODYS_KEY" if again == "resume" else "was not made to be walked through"
+    assert wanted in capsys.readouterr().err
+    assert judged(run) == []
