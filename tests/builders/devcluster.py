@@ -56,8 +56,17 @@ class Rig:
         )
 
     def run(self, *command: str, timeout_s: float = 240, **env: str) -> str:
-        """What the program printed; it must end well."""
-        done = self.tried(*command, timeout_s=timeout_s, **env)
+        """What the program printed; it must end well.
+
+        Asked again where it says that later it may (EX_TEMPFAIL): an agent amid its own `sbatch`
+        has `cancel` come back, for one.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            done = self.tried(*command, timeout_s=timeout_s, **env)
+            if done.returncode != os.EX_TEMPFAIL or time.monotonic() > deadline:
+                break
+            time.sleep(1.0)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
