@@ -27,6 +27,7 @@ import stamp
 from mixture import PASS, PROGRAMS
 
 from pike_hpc.cli.lanes import open_judges
+from pike_hpc.evaluate.crew import JudgeLost
 from pike_hpc.evaluate.device import detect, image_digest
 from pike_hpc.machine import divide_cpus, physical_cores
 from pike_hpc.records import EvalRequest
@@ -139,7 +140,11 @@ def judged(judges, request, repeats, until):
 
     def in_lane(judge):
         while time.monotonic() < until and next(turns, None) is not None:
-            result = judge.evaluate(request, lambda phase: None)
+            try:
+                result = judge.evaluate(request, lambda phase: None)
+            except JudgeLost as lost:
+                wrong.append(str(lost))
+                return
             if result.timing is None:
                 wrong.append(f"{result.status}: {result.message}"[:300])
             else:
