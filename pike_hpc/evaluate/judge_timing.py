@@ -65,8 +65,8 @@ before anything is timed, and how often one looks."""
 
 FORGIVEN = 2
 """Blocks of a verdict, discarded, in which the candidate may have run while it was stopped, or have
-been slow to stop. A loaded machine has them with honest programs as well: one verdict in some 450
-(two cores, 2026-11-23), and one of 43 on an H200 whose host was shared."""
+been slow to stop. A loaded machine has them with honest programs as well: a verdict in some 450 on
+two cores (tests/integration/test_submit_run.py beside other work, 2026-11-23)."""
 
 
 class WrongAnswer(Exception):

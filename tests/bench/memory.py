@@ -44,6 +44,7 @@ SOAK_MODULES = (
     "evaluate/warden.py",
     "worker/loop.py",
 )
+"""Without what makes a context: a soak's judge works on a CPU. Both are read without being run."""
 MODULES = (
     "cli/lanes.py",
     "evaluate/judge.py",
