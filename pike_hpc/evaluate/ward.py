@@ -16,7 +16,6 @@ from typing import Any
 from pike_hpc.evaluate.wire import Channel, Gone
 
 _WARDEN = Path(__file__).with_name("warden.py")
-_ANSWER_TIMEOUT_S = 30.0
 
 
 class Ward:
@@ -30,6 +29,7 @@ class Ward:
         cwd: Path,
         remove: Sequence[Path],
         first_to_go: bool = True,
+        patience_s: float = 30.0,
     ) -> None:
         """Start it.
 
@@ -39,6 +39,7 @@ class Ward:
             cwd: where it starts; removed, if empty, when we are killed.
             remove: deleted when it has ended, by the warden itself.
             first_to_go: whether the kernel kills it before others when the machine's memory ends.
+            patience_s: how long the warden may take to answer.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -52,8 +53,11 @@ class Ward:
                 start_new_session=True,
             )
         self._channel = Channel(ours)
+        self._patience_s = patience_s
         self.has_ended = self._gone = False
         self._answers: list[dict[str, Any]] = []
+        self._late = 0
+        """Answers that were given up, and may come yet."""
         order = {
             "argv": list(argv),
             "env": dict(env),
@@ -109,7 +113,7 @@ class Ward:
         answer = self._ask(b"kill %.3f\n" % grace_s)
         self._channel.close()
         try:
-            self._warden.wait(_ANSWER_TIMEOUT_S)
+            self._warden.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             self._warden.kill()
             self._warden.wait()
@@ -126,11 +130,18 @@ class Ward:
         return True
 
     def _answer(self) -> dict[str, Any]:
-        while not self._answers and not self._gone:
-            if not select.select([self._channel], [], [], _ANSWER_TIMEOUT_S)[0]:
+        while True:
+            while self._answers:
+                answer = self._answers.pop(0)
+                if not self._late:
+                    return answer
+                self._late -= 1
+            if self._gone:
+                return {}
+            if not select.select([self._channel], [], [], self._patience_s)[0]:
+                self._late += 1
                 return {}
             self.pump()
-        return self._answers.pop(0) if self._answers else {}
 
     @staticmethod
     def stop_all(wards: Iterable[Ward]) -> list[Ward]:

@@ -2,12 +2,15 @@
 
 import mmap
 import os
+import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from pike_hpc.evaluate.ward import Ward
+from pike_hpc.evaluate.warden import descendants
 
 PAGE = """
 import mmap, os, sys, time
@@ -69,6 +72,12 @@ def counted(page) -> int:
     return int.from_bytes(page[8:16], "little")
 
 
+def below_us(word: bytes) -> int:
+    """The one process below this one with a word in its command line."""
+    (found,) = (p for p in descendants() if word in Path(f"/proc/{p}/cmdline").read_bytes())
+    return found
+
+
 def await_byte(page, index, value) -> None:
     end = time.monotonic() + 30
     while page[index] != value:
@@ -102,3 +111,20 @@ def test_a_chain_of_forks_that_outruns_the_stop_is_seen(started):
         ran = counted(page) - before
         kept_still = ward.go()
         assert not (stopped and kept_still and ran)
+
+
+def test_an_answer_that_comes_too_late_is_nobody_elses(tmp_path):
+    """A machine that is short of everything keeps the warden itself from answering."""
+    argv = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    ward = Ward(argv, env={}, cwd=tmp_path, remove=(), patience_s=3.0)
+    try:
+        assert ward.cpu_s() >= 0.0  # it has started
+        warden, runner = below_us(b"warden.py"), below_us(b"time.sleep")
+        os.kill(warden, signal.SIGSTOP)
+        assert not ward.stop()
+        os.kill(warden, signal.SIGCONT)
+        assert ward.owns(runner)
+        assert not ward.owns(warden)
+        assert ward.go()
+    finally:
+        ward.end()
