@@ -54,7 +54,7 @@ LOOKS = 2
 Fewer changed windows than half move no median, and of half some are met in all but 1 of 4,000
 timings."""
 
-REST_S = 0.2
+REST_S = 1.0
 """How long kernels that a candidate left may go on after it was stopped. An answer that has been
 taken has none."""
 

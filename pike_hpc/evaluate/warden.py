@@ -32,7 +32,8 @@ TAIL_BYTES = 64 * 1024
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_PATIENCE_S = 10.0
-_STOP_PATIENCE_S = 2.0
+_STOP_PATIENCE_S = 10.0
+"""Beside eight busy loops on two cores 32 processes took up to 2.7 s to rest (2026-11-23)."""
 _PROC_BYTES = 1 << 14
 _THREADS = 17
 """num_threads among the fields that `stat_of` gives (proc_pid_stat(5) counts from the pid)."""
