@@ -124,7 +124,7 @@ class Crew:
             if self._judge is not None:
                 self._judge.freeze()
             if not self._wards.freeze():
-                self.spoiled = Spoiled.RAN
+                self.spoiled = self.spoiled or Spoiled.RAN
 
     def thaw(self) -> bool:
         """Let them go on; False where a runner ran all the same, and was killed for it."""
@@ -133,7 +133,7 @@ class Crew:
                 return True
             held = self._wards.thaw()
             if not held:
-                self.spoiled = Spoiled.RAN
+                self.spoiled = self.spoiled or Spoiled.RAN
             if self._judge is not None:
                 self._judge.thaw()
             self._thawed_s += time.monotonic() - self._frozen_at

@@ -2,8 +2,8 @@
 
 Whatever a candidate does, `evaluate` returns a result. A judge that dies or hangs is a
 JUDGE_ERROR, never counted against the candidate, and the next evaluation gets a new one. Lanes of
-one GPU share a gate: who times is alone on it while the others are frozen, and what fails for
-want of memory beside others is tried once more with nobody beside it.
+one GPU share a gate: who times is alone on it while the others are frozen. What fails for want of
+memory beside others, or would not stay frozen, is tried once more with nobody beside it.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class Lane:
     def _judged(
         self, request: EvalRequest, built: Built, on_phase: Callable[[str], None] | None
     ) -> EvalResult:
-        """Beside others; with nobody beside it where that went wrong for want of room."""
+        """Beside others; with nobody beside it where being beside others spoiled that."""
         task = request.task.digest
         home = self._gate.home(task)
         first = None
@@ -231,7 +231,7 @@ class Lane:
             with self._gate.among(self._crew) as stay:
                 first, spoiled = self._attempt(self._crew, request, built, on_phase)
             first = replace(first, lane_s=stay.gpu_s, gpu_exclusive_s=stay.alone_s)
-            if spoiled is None or spoiled is Spoiled.RAN or not self._gate.shared:
+            if spoiled is None or not self._gate.shared:
                 return _rounded(first)
             home = self._crew
             if spoiled is Spoiled.SHORT:
@@ -264,9 +264,6 @@ class Lane:
         except JudgeLost as lost:
             return self._lost(request, str(lost)), None
         spoiled = crew.spoiled
-        if spoiled is Spoiled.RAN:
-            rejected = EvalStatus.REJECTED
-            return self._without_judge(request, rejected, spoiled.value), spoiled
         if spoiled is None and result.status is EvalStatus.OUT_OF_MEMORY:
             spoiled = Spoiled.SHORT
         return result, spoiled

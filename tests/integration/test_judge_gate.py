@@ -208,12 +208,14 @@ class TestBesideAnother:
         # What was amid a system call stops at its end, and rests until then.
         assert {"T"} <= {*seen[0].values(), *seen[1].values()} <= {"T", "D"}
 
-    def test_who_runs_while_frozen_is_rejected_and_killed(self, gate, other, lane):
+    def test_who_runs_while_frozen_is_killed_and_found_out_alone(self, gate, other, lane):
+        heard: list[str] = []
         held: list[bool] = []
 
         def freeze(phase: str) -> None:
             # A SIGSTOP that meets a pending SIGCONT ends the timer: it is armed again until it is
             # seen.
+            heard.append(phase)
             while phase == "correctness" and len(held) < 20 and False not in held:
                 gate.hold(other)
                 time.sleep(0.15)
@@ -223,7 +225,8 @@ class TestBesideAnother:
         result = lane.evaluate(request(WAKES_ITSELF + TASK_SOURCE), freeze)
         again = lane.evaluate(request())
         assert result.status is EvalStatus.REJECTED, (result.message, result.log_tail)
-        assert "frozen" in result.message
+        assert "idle" in result.message
+        assert heard.count("start") == 2
         assert held[-1] is False
         assert again.status is EvalStatus.PASSED, again.message
 
