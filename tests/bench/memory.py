@@ -31,20 +31,6 @@ from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalStatus
 from pike_hpc.worker import Stop, WorkerOptions, run_worker
 
-SOAK_MODULES = (
-    "cli/lanes.py",
-    "evaluate/judge.py",
-    "evaluate/judge_bench.py",
-    "evaluate/judge_link.py",
-    "evaluate/judge_memory.py",
-    "evaluate/judge_warm.py",
-    "evaluate/lane.py",
-    "evaluate/runner/serve.py",
-    "evaluate/ward.py",
-    "evaluate/warden.py",
-    "worker/loop.py",
-)
-"""Without what makes a context: a soak's judge works on a CPU. Both are read without being run."""
 MODULES = (
     "cli/lanes.py",
     "evaluate/judge.py",
@@ -295,9 +281,8 @@ def main():
         raise SystemExit(f"only {len(samples)} evaluations in {seconds:.0f} s: nothing to compare")
     gpu_after = gpu_mb(gpu_of(device))
     gpu_idle = [s.gpu_mb - gpu_before for s in samples if gpu_before is not None]
-    of = ("soak", SOAK_MODULES) if asked.hostile else ("memory", MODULES)
     document = {
-        **stamp.stamp(*of, device.torch_device),
+        **stamp.stamp("soak" if asked.hostile else "memory", MODULES, device.torch_device),
         "evaluations": len(samples),
         "seconds": round(seconds, 1),
         "statuses": dict(sorted(statuses.items())),

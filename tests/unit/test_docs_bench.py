@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {path.stem: path for path in (ROOT / "tests/bench").glob("*.py")}
 MEASURED = sorted((ROOT / "docs").glob("bench-*.json"))
 ALSO = {
-    "soak": ("memory", "SOAK_MODULES"),
+    "soak": ("memory", "MODULES"),
     "cluster_soak_judged": ("cluster_soak", "JUDGED_MODULES"),
 }
 """Documents that another script writes, and what it calls the modules that they are of."""
