@@ -76,7 +76,10 @@ class LocalJobs:
             if code:
                 return code
         agents = agents_of(self._run)
-        return self._top_up("agent", () if agents else self._agents, alive=len(agents))
+        # An agent that gave its tasks back may still build the archive: it said before that it has
+        # finished them.
+        missing = () if agents or self._run.finished() else self._agents
+        return self._top_up("agent", missing, alive=len(agents))
 
     def wait(self) -> None:
         """Let the jobs leave by themselves after the run is finished."""

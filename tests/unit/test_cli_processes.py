@@ -13,9 +13,10 @@ from pike_hpc.cli.processes import LocalJobs, stop
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
+from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.launch import Job, JobRecord
 from pike_hpc.launch.jobs import append_jobs
-from pike_hpc.records import EvalRequest
+from pike_hpc.records import EvalRequest, Finished
 
 WORKFLOW = """
 schema_version: 1
@@ -93,6 +94,18 @@ def test_jobs_that_have_ended_already_are_started_again(run):
     jobs, launcher, _ = follow(run)
     jobs.keep_going()
     assert launcher.started == ["worker", "agent"]
+
+
+def test_an_agent_that_finished_between_two_looks_is_not_missed(run, capsys):
+    jobs, launcher, now = follow(run)
+    jobs.keep_going()
+    now[0] = 60.0
+    slug = task_slug(run.tasks[0].key)
+    with TaskJournal.open(run.dir, slug, writer="a", seed=1, clock=time.time) as journal:
+        journal.append(Finished(reason="budget"))
+    assert jobs.keep_going() == 0
+    assert launcher.started.count("agent") == 1
+    assert "gone" not in capsys.readouterr().err
 
 
 def test_a_worker_that_left_for_lack_of_work_comes_back_with_work(run):
