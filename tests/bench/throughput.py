@@ -45,12 +45,14 @@ MODULES = (
 FIGURES = {
     "": "programs kinds gpus ratio?",
     "gpus.*": (
-        "opened_s seconds judges cold warm alone_s_per_survivor tags statuses judge_s_by_phase "
-        "judge_s_by_kind judges_busy surprises"
+        "opened_s seconds judges cold warm alone_s_per_survivor tags statuses judge_s_by_kind "
+        "judges_busy surprises"
     ),
-    "gpus.*.cold|gpus.*.warm": "verdicts verdicts_per_hour survivors inline_build_s",
+    "gpus.*.cold|gpus.*.warm": (
+        "verdicts verdicts_per_hour survivors inline_build_s judge_s_by_phase"
+    ),
     "gpus.*.alone_s_per_survivor": "median p95",
-    "gpus.*.judge_s_by_phase.*": "sum median part",
+    "gpus.*.cold.judge_s_by_phase.*|gpus.*.warm.judge_s_by_phase.*": "count sum median part",
 }
 ALONE = "timing"
 """The phase in which nothing else may use the GPU."""
@@ -181,6 +183,24 @@ def drive(device, programs, seconds, seed=1, engine="auto"):
     return book, len(judges), opened_s
 
 
+def by_phase(ended):
+    """What the judges' time of these evaluations went into."""
+    phases = defaultdict(list)
+    for seen in ended:
+        for phase, spent in seen.spent().items():
+            phases[phase].append(spent)
+    busy = sum(map(sum, phases.values()))
+    return {
+        phase: {
+            "count": len(times),
+            "sum": round(sum(times), 2),
+            "median": median_of(times),
+            "part": round(sum(times) / busy, 3),
+        }
+        for phase, times in sorted(phases.items(), key=lambda item: -sum(item[1]))
+    }
+
+
 def table(book, seconds, judges):
     """Rates of both halves and where the time went."""
     halves = {}
@@ -195,13 +215,10 @@ def table(book, seconds, judges):
                 for s in ended
                 if s.program.kind == "inline" and s.warm == (name == "warm")
             ),
+            "judge_s_by_phase": by_phase(ended),
         }
     survivors = [s for s in book.done if s.status is EvalStatus.PASSED]
     alone = sorted(s.spent().get(ALONE, 0.0) for s in survivors)
-    phases = defaultdict(list)
-    for seen in book.done:
-        for phase, spent in seen.spent().items():
-            phases[phase].append(spent)
     busy = sum(s.ended - s.began for s in book.done)
     by_kind = defaultdict(list)
     for seen in book.done:
@@ -216,14 +233,6 @@ def table(book, seconds, judges):
         },
         "tags": dict(sorted(Counter(tag for s in survivors for tag in s.tags).items())),
         "statuses": dict(sorted(Counter(str(s.status) for s in book.done).items())),
-        "judge_s_by_phase": {
-            phase: {
-                "sum": round(sum(times), 2),
-                "median": median_of(times),
-                "part": round(sum(times) / busy, 3),
-            }
-            for phase, times in sorted(phases.items(), key=lambda item: -sum(item[1]))
-        },
         "judge_s_by_kind": {kind: median_of(times) for kind, times in sorted(by_kind.items())},
         "judges_busy": round(busy / (seconds * judges), 3),
         "surprises": sorted(set(book.surprises)),

@@ -36,5 +36,7 @@ def test_the_throughput_benchmark_counts_what_the_worker_judged():
     in_time = one["cold"]["verdicts"] + one["warm"]["verdicts"]
     assert sum(one["statuses"].values()) >= max(1, in_time), "what was under way is drained"
     assert one["surprises"] == []
-    phases = one["judge_s_by_phase"].values()
-    assert sum(p["part"] for p in phases) == pytest.approx(1.0, abs=0.02)
+    for half in (one["cold"], one["warm"]):
+        phases = half["judge_s_by_phase"].values()
+        assert not phases or sum(p["part"] for p in phases) == pytest.approx(1.0, abs=0.02)
+    assert one["cold"]["judge_s_by_phase"] or one["warm"]["judge_s_by_phase"]
