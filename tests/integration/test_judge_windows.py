@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pike_hpc.evaluate.buffers import SharedBuffer
 from pike_hpc.evaluate.cell import START_RUNNER
@@ -185,6 +186,47 @@ SPY = """
 def test_inputs_that_lie_there_can_not_be_read_before_their_turn(start):
     _, answers = run(start(SPY))
     assert answers == [2.0, 4.0, 6.0, 8.0, 0.0]
+
+
+class Peeks(TorchDispatchMode):
+    """Reads what a runner can read, after each operation of the judge's."""
+
+    def __init__(self):
+        super().__init__()
+        self._files = [f for f in Path("/proc/self/fd").iterdir() if "memfd:inputs" in target(f)]
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        done = function(*args, **kwargs or {})
+        self.seen.append(b"".join(file.read_bytes() for file in self._files))
+        return done
+
+
+def target(descriptor):
+    """What a descriptor of ours is of; empty where it is gone."""
+    try:
+        return str(descriptor.readlink())
+    except FileNotFoundError:
+        return ""
+
+
+LEAVES_THE_PAD = """
+    def of(self, x):
+        sys.modules["pike_runner"].serve.Runner._copy_in = lambda *place_and_key: None
+        return x
+"""
+
+
+def test_no_input_lies_there_plain_for_a_moment(start):
+    """A runner that looks all the time would know it before the clock starts."""
+    link = start(LEAVES_THE_PAD)
+    run(link, unchanged=False)
+    plain = [torch.full((link.sizes[0],), i + 1, dtype=torch.uint8) for i in range(PLACES)]
+    with Peeks() as peeks:
+        link.windows(Op.CALL, plain, link.spaces(PLACES))
+    assert len(peeks.seen) > 2 * PLACES
+    for packed in plain:
+        assert not any(bytes(packed[:16]) in seen for seen in peeks.seen)
 
 
 def test_the_page_gives_way_to_the_pipe_and_back(start):
