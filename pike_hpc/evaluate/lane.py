@@ -226,20 +226,21 @@ class Lane:
         """Beside others; with nobody beside it where being beside others spoiled that."""
         task = request.task.digest
         home = self._gate.home(task)
-        first = None
+        first = spoiled = None
         if home is None:
             with self._gate.among(self._crew) as stay:
                 first, spoiled = self._attempt(self._crew, request, built, on_phase)
             first = replace(first, lane_s=stay.gpu_s, gpu_exclusive_s=stay.alone_s)
             if spoiled is None or not self._gate.shared:
                 return _rounded(first)
-            home = self._crew
-            if spoiled is Spoiled.SHORT:
-                home = self._gate.settle(task, self._crew)
+            home = self._gate.home(task) or self._crew
         with self._gate.whole(home) as stay:
             if first is not None:
                 home.give_way()  # what it found out about room beside others does not hold alone
-            result, _ = self._attempt(home, request, built, on_phase)
+            result, again = self._attempt(home, request, built, on_phase)
+        if spoiled is Spoiled.SHORT and again is None:
+            # The task wants the room, not a candidate that takes whatever there is.
+            self._gate.settle(task, home)
         lane_s, alone_s = stay.gpu_s, stay.alone_s
         if first is not None:
             lane_s, alone_s = lane_s + first.lane_s, alone_s + first.gpu_exclusive_s

@@ -259,19 +259,43 @@ class TestBesideAnother:
         assert not lane.lost_judge
 
 
+GREEDY = """
+import time
+import torch
+if time.time() < UNTIL:
+    raise torch.OutOfMemoryError("out of memory")
+"""
+ROOM_S = 25.0
+"""Until it has room; the first attempt fails before that."""
+
+
 def test_a_task_that_needs_the_whole_device_gets_it_on_one_lane(gate, scratch):
-    greedy = "import torch\nraise torch.OutOfMemoryError('out of memory')\nclass ModelNew: ..."
+    until = time.time() + ROOM_S
+    greedy = GREEDY.replace("UNTIL", repr(until)) + TASK_SOURCE
     heard: list[str] = []
+
+    def wait(phase: str) -> None:
+        heard.append(phase)
+        if heard.count("start") == 2:
+            time.sleep(max(0.0, until - time.time()))
+
     with open_lane(gate, scratch) as home, open_lane(gate, scratch) as second:
         assert second.evaluate(request(OTHER_SOURCE, OTHER_SOURCE)).status is EvalStatus.PASSED
-        result = home.evaluate(request(greedy), heard.append)
-        assert result.status is EvalStatus.OUT_OF_MEMORY
+        assert home.evaluate(request(greedy), wait).status is EvalStatus.PASSED
         assert heard.count("start") == 2
         before = processes().keys()
         assert second.evaluate(request()).status is EvalStatus.PASSED
         assert before <= processes().keys()
         # Its own tasks it judges as before, the reference's runner started anew.
         assert second.evaluate(request(OTHER_SOURCE, OTHER_SOURCE)).status is EvalStatus.PASSED
+
+
+def test_a_candidate_that_takes_all_memory_takes_no_lane_from_its_task(gate, other, lane):
+    heard: list[str] = []
+    result = lane.evaluate(request(GREEDY.replace("UNTIL", "1e12") + TASK_SOURCE), heard.append)
+    assert result.status is EvalStatus.OUT_OF_MEMORY
+    assert heard.count("start") == 2
+    assert gate.home(request().task.digest) is None
 
 
 def test_a_lane_closed_while_frozen_leaves_nothing(gate, other, scratch):
