@@ -49,6 +49,10 @@ MAX_BUSY = 0.2
 SHORT_MS = 0.3
 """Models that take less share windows."""
 
+REPLAN = 2
+"""Times the calls of a block that a plan of what was measured must ask for to take another's place.
+Each time doubles them, so a timing begins anew seven times at most, and mostly never."""
+
 LOOKS = 2
 """Windows of a half, secretly chosen, after which the candidate must have left its inputs alone.
 Fewer changed windows than half move no median, and of half some are met in all but 1 of 4,000
@@ -107,6 +111,7 @@ class Side:
         *,
         keep: bool = True,
         looks: Collection[int] = (),
+        warmth: Window | None = None,
     ) -> list[float]:
         """The latency of a call of each window, in milliseconds.
 
@@ -115,6 +120,8 @@ class Side:
             op: what it is asked to do.
             keep: whether its answers are kept.
             looks: indices of windows after which the inputs must be what they were.
+            warmth: what it is asked before, untimed: a call after a rest is slower than others,
+                by more than a short model takes.
 
         Raises:
             WrongAnswer: they are not.
@@ -122,6 +129,8 @@ class Side:
         """
         self.link.watch()  # the other side rests: two that spin may slow each other
         rooms = self.answers if keep else [self.link.spaces(len(windows[0]))] * len(windows)
+        if warmth is not None:
+            self.link.windows(op, warmth, rooms[0][: len(warmth)])
         found = []
         for number, (window, answers) in enumerate(zip(windows, rooms, strict=False)):
             found.append(self.link.windows(op, window, answers))
@@ -129,6 +138,23 @@ class Side:
                 raise WrongAnswer
         self.link.rest()
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of a block."""
+
+    windows: int
+    """Of each half."""
+    calls: int
+    """That share a window."""
+    warm: bool
+    """Whether a call that is not timed comes before each half."""
+
+    def is_short_of(self, other: Plan) -> bool:
+        """Whether it asks for so much less that its blocks say less than the other's would."""
+        few = REPLAN * self.windows * self.calls <= other.windows * other.calls
+        return few or (other.warm and not self.warm)
 
 
 class Stopwatch:
@@ -151,6 +177,8 @@ class Stopwatch:
         """Blocks in which the candidate did not stop, or not stay so."""
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._nulls: list[float] = []
+        self._warmth: Window | None = None
+        """A call's inputs that both sides have seen, when they were planned for."""
         self._guard = Guard(unread, History())
 
     @property
@@ -189,22 +217,24 @@ class Stopwatch:
         self._guard.begin()
         start = self._clock()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
-        latency = self._pilot()
-        calls = self._calls(latency)
-        count = self._affordable(windows_per_half(latency * calls), calls)
-        if latency < SLOW_MS:
-            self._block(count, calls, False)  # both settle: allocators, thread pools, clocks
-        self._nulls.clear()
+        plan = self._settled(self._plan(self._pilot()))
         blocks: list[Block] = []
         lost_s = 0.0
         while True:
             began = self._clock()
-            block = self._block(count, calls, candidate_first(len(blocks)))
+            block = self._block(plan, candidate_first(len(blocks)))
             worn = self._guard.worn
             if worn and len(blocks) < rule.min_blocks:
                 raise NoisyLane(self._guard.why)
             if block is not None:
                 blocks.append(block)
+                better = self._plan(max(median(block.reference_ms), median(block.candidate_ms)))
+                if plan.is_short_of(better):
+                    # A pilot that was slow, by chance or by design, must not choose how it goes on.
+                    plan = self._settled(better)
+                    blocks.clear()
+                    start, lost_s = self._clock(), 0.0
+                    continue
             elif not worn:
                 lost_s += self._clock() - began
                 continue
@@ -213,8 +243,21 @@ class Stopwatch:
             decision = decide(found, len(blocks), spent_s, rule)
             if decision.stop or worn:
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
-                timed = replace(found, windows=found.windows * calls)
+                timed = replace(found, windows=found.windows * plan.calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
+
+    def _plan(self, latency: float) -> Plan:
+        """For sides of which the slower takes so many milliseconds."""
+        calls = self._calls(latency)
+        windows = self._affordable(windows_per_half(latency * calls), calls)
+        return Plan(windows, calls, warm=latency <= SLOW_MS)
+
+    def _settled(self, plan: Plan) -> Plan:
+        """The plan, once a block of it has settled allocators, thread pools and clocks."""
+        if plan.warm:
+            self._block(plan, False)
+        self._nulls.clear()
+        return plan
 
     def _calls(self, latency: float) -> int:
         """Calls that share a window."""
@@ -222,7 +265,7 @@ class Stopwatch:
         if places == 1 or latency > SLOW_MS:
             return 1
         while not self._nulls:
-            self._block(1, 1, False)
+            self._block(Plan(1, 1, warm=True), False)
         return places if latency - median(self._nulls) < SHORT_MS else 1
 
     def _room(self, count: int, calls: int) -> list[Window]:
@@ -239,6 +282,7 @@ class Stopwatch:
     def _pilot(self) -> float:
         """Latency of the slower side, so that the windows of a block can be counted."""
         window = self._room(1, 1)
+        self._warmth = window[0]
         slowest = 0.0
         for side in (self._reference, self._candidate):
             found: list[float] = []
@@ -249,14 +293,13 @@ class Stopwatch:
             slowest = max(slowest, min(found))
         return slowest
 
-    def _block(self, count: int, calls: int, reverse: bool) -> Block | None:
+    def _block(self, plan: Plan, reverse: bool) -> Block | None:
         """One block; None where it does not count.
 
         Raises WrongAnswer, Busy, NoisyLane, RunnerFailed.
         """
-        # The first window of a half wakes threads and caches that slept; it is checked, not timed.
-        warm = 1 if count >= 3 else 0
-        windows = self._room(count + warm, calls)
+        windows = self._room(plan.windows, plan.calls)
+        warmth = self._warmth if plan.warm else None
         self._guard.before()
         restless = self._restless
         times: dict[bool, list[float]] = {}
@@ -264,12 +307,13 @@ class Stopwatch:
         for is_candidate in (reverse, not reverse):
             if is_candidate:
                 looks = {secrets.randbelow(len(windows)) for _ in range(LOOKS)}
-                times[True] = self._candidate.run(windows, looks=looks)[warm:]
+                times[True] = self._candidate.run(windows, looks=looks, warmth=warmth)
             else:
                 with self._alone():
-                    times[False] = self._reference.run(windows)[warm:]
+                    times[False] = self._reference.run(windows, warmth=warmth)
                     # The protocol's own constant, with no model, where the reference was timed.
-                    nulls = self._reference.run(windows[:NULL_WINDOWS], Op.NULL, keep=False)
+                    null = windows[:NULL_WINDOWS]
+                    nulls = self._reference.run(null, Op.NULL, keep=False, warmth=warmth)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
         self._check(windows)
         if self._restless > restless:
