@@ -51,7 +51,8 @@ SHORT_MS = 0.3
 
 REPLAN = 2
 """Times the calls of a block that a plan of what was measured must ask for to take another's place.
-Each time doubles them, so a timing begins anew seven times at most, and mostly never."""
+From one call to the most that a block has it doubles eight times, so a timing rarely begins anew,
+and nine times at most."""
 
 LOOKS = 2
 """Windows of a half, secretly chosen, after which the candidate must have left its inputs alone.
