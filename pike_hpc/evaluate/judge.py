@@ -140,9 +140,10 @@ class Judge:
             bench.start()
             try:
                 self._judge(request, built, bench, link, WeightsBy.STATE, outcome)
-            except NeedSeed:
+            except NeedSeed as need:
+                outcome.begin_again()
                 outcome.tags.append("weights_by_seed")
-                self._judge(request, built, bench, link, WeightsBy.SEED, outcome)
+                self._judge(request, built, bench, link, WeightsBy.SEED, outcome, need.verdict)
         finally:
             ending: Ending = link.end()
         return ending.tail
@@ -155,16 +156,27 @@ class Judge:
         link: RunnerLink,
         by: WeightsBy,
         outcome: Outcome,
+        so_far: Verdict | None = None,
     ) -> None:
+        """Judge it on weights of one kind; `so_far` is what those of the other kind came to.
+
+        Raises:
+            NeedSeed: its weights are not where they should be, and may be by seed.
+        """
         truth, yardstick = self._warm.truth(bench, by)
         if not yardstick.admission.admitted:
             reason = yardstick.admission.reason
             if by is WeightsBy.STATE:
                 raise Unfit(f"the task is not admitted: {reason}")
-            outcome.status = EvalStatus.WRONG_STRUCTURE
+            if so_far is None:
+                outcome.status = EvalStatus.WRONG_STRUCTURE
+                said = "the reference's weights have no place in it"
+            else:
+                outcome.status = so_far.status
+                said = f"{so_far.message}, its weights being where shapes and order say"
             outcome.message = (
-                "the reference's weights have no place in it, and with weights from a seed "
-                f"the task is not admitted: {reason}; give it a method prepare(state_dict)"
+                f"{said}; with weights from a seed the task is not admitted: {reason}; give it a "
+                "method prepare(state_dict)"
             )
             return
         work = bench.work(by, self._physics)
@@ -191,6 +203,8 @@ class Judge:
                 f"({found.ci95[0]:.2f} to {found.ci95[1]:.2f}), tier {outcome.tier}"
             )
         except Verdict as verdict:
+            if examiner.guessed and verdict.status is EvalStatus.WRONG_RESULT:
+                raise NeedSeed(verdict) from None
             outcome.status, outcome.message = verdict.status, verdict.message
         except RunnerFailed as failed:
             if failed.runner != link.number:

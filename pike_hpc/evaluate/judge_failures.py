@@ -35,6 +35,7 @@ _CODES: dict[Code, tuple[EvalStatus, str]] = {
         "prepare(state_dict) raised an exception; see the log",
     ),
     Code.OUT_OF_MEMORY: (EvalStatus.OUT_OF_MEMORY, "ran out of memory {while_}"),
+    Code.PLACED: (EvalStatus.RUNTIME_ERROR, "spoke of its weights unasked, {while_}"),
     Code.OUTPUT_TREE: (
         EvalStatus.WRONG_STRUCTURE,
         "its output is not built like the reference's (tuple, list, dict, number of tensors)",

@@ -16,18 +16,23 @@ from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_shared import Frame
 from pike_hpc.evaluate.judge_widen import Recording
 from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes, describe, lay_out
-from pike_hpc.evaluate.runner import unflatten
+from pike_hpc.evaluate.runner import layers_made, unflatten
 from pike_hpc.tasks.load import LoadedTask, TaskRefused
 
 
 def agree(
-    loaded: LoadedTask, model: nn.Module, seed: int, device: torch.device
+    loaded: LoadedTask,
+    model: nn.Module,
+    made: Sequence[nn.Module],
+    seed: int,
+    device: torch.device,
 ) -> tuple[Frame, bool]:
     """The frame, and whether the model chooses among a few (see `judge_widen`).
 
     Args:
         loaded: the task.
         model: its reference, on the device.
+        made: torch's layers as its constructor made them.
         seed: of the inputs of the call.
         device: where it is called.
 
@@ -53,12 +58,20 @@ def agree(
     output_tree = _describe_outputs(answer, outputs)
     if not outputs:
         raise TaskRefused("forward returns no tensor", where=loaded.task.key)
+    state = model.state_dict(keep_vars=True)
+    indices = {name: i for i, name in enumerate(state)}
     frame = Frame(
         input_tree=input_tree,
         input_slots=_slots([(str(i), t) for i, t in enumerate(arguments)]),
         output_tree=output_tree,
         output_slots=_slots([(str(i), torch.as_tensor(t)) for i, t in enumerate(outputs)]),
-        weight_slots=_slots(list(model.state_dict().items())),
+        weight_slots=_slots(list(state.items())),
+        parameters=tuple(i for i, t in enumerate(state.values()) if isinstance(t, nn.Parameter)),
+        layers=tuple(
+            (kind, tuple(indices[name] for name in names))
+            for kind, names in layers_made(model, made)
+            if all(name in indices for name in names)
+        ),
     )
     return frame, bool(run.choices)
 

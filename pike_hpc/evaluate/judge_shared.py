@@ -30,6 +30,10 @@ class Frame:
     output_tree: Any
     output_slots: tuple[Slot, ...]
     weight_slots: tuple[Slot, ...]
+    parameters: tuple[int, ...]
+    """Which of the weights are parameters; the others are buffers."""
+    layers: tuple[tuple[str, tuple[int, ...]], ...]
+    """Kind and weights of torch's own layers, in the order in which the reference makes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,8 @@ class Shared:
                 "input_slots": [s.as_json() for s in self.frame.input_slots],
                 "output_slots": [s.as_json() for s in self.frame.output_slots],
                 "weight_slots": [s.as_json() for s in self.frame.weight_slots],
+                "parameters": self.frame.parameters,
+                "layers": self.frame.layers,
             }
         )
         return text.encode("ascii")

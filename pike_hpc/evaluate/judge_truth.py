@@ -13,6 +13,7 @@ import gc
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
+    beside_state,
     calibrate,
     held,
     on_device,
@@ -46,7 +48,7 @@ from pike_hpc.evaluate.judge_widen import (
     default_dtype,
 )
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten
+from pike_hpc.evaluate.runner import STATE_BYTES, Hands, State, slots_of, unflatten, watching
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
@@ -122,10 +124,14 @@ class Truth:
         self._drawn: dict[int, tuple[Any, list[Any]]] = {}
         """Tree and leaves of the inputs drawn last, by seed."""
         self._factor = 1.0
-        self._model = self._draw(self._seed)
+        made: list[nn.Module] = []
+        with watching(made.append):
+            self._model = self._draw(self._seed)
         self.parameters = sum(p.numel() for p in self._model.parameters())
-        self.frame, self._chooses = agree(loaded, self._model, CALIBRATION_SEEDS[0], device)
+        self.frame, self._chooses = agree(loaded, self._model, made, CALIBRATION_SEEDS[0], device)
         self.weights = self._weights_of(self._model, self._seed)
+        if self._differs_when_given():
+            self.frame = replace(self.frame, layers=())
         self.native = narrowest((*self.frame.output_slots, *self.frame.weight_slots))
         self.precision = FLOAT64
         """Of `answers`; the native one where float64 is out of reach or would mislead."""
@@ -271,9 +277,7 @@ class Truth:
         """The reference as it ships, on the device. Not to be changed for good."""
         if self._model is None:
             self._model = self._draw(self._seed)
-            weights = views(self.frame.weight_slots, bytes_of(self.weights.buffer))
-            names = (slot.name for slot in self.frame.weight_slots)
-            self._model.load_state_dict(dict(zip(names, weights, strict=True)))
+            self._model.load_state_dict(self._judging_state())
             self._state = State(self._model) if self.resets else None
         return self._model
 
@@ -328,6 +332,35 @@ class Truth:
         chosen = [c.to(device) for c in choices]
         with default_dtype(torch.float64), InDouble(chosen):
             return [leaf.to(self.device) for leaf in answer_leaves(self._twin, arguments)]
+
+    def _differs_when_given(self) -> bool:
+        """Whether the reference keeps tensors beside its state that it makes of its first weights.
+
+        They are what its seed makes them, so a candidate that does the same must not be given the
+        judging weights while it is constructed.
+        """
+        if not self.frame.layers or not (there := beside_state(self.model)):
+            return False
+        beside = [t.cpu() for t in there]
+        if self.large:
+            self.release()
+        state = self._judging_state()
+        weights = list(state.values())
+        hands = Hands(
+            slots_of(list(state), weights, self.frame.parameters), self.frame.layers, weights
+        )
+        with hands.giving():
+            model = self._loaded.make_model(self._seed, device=self.construct)
+        model = on_device(model.eval(), self.device)
+        model.load_state_dict(state)
+        given = [t.cpu() for t in beside_state(model)]
+        return len(given) != len(beside) or not all(map(torch.equal, given, beside))
+
+    def _judging_state(self) -> dict[str, torch.Tensor]:
+        """What runners are told to load, by name."""
+        names = (slot.name for slot in self.frame.weight_slots)
+        weights = views(self.frame.weight_slots, bytes_of(self.weights.buffer))
+        return dict(zip(names, weights, strict=True))
 
     def _host_has_room(self) -> bool:
         """Whether a float64 copy of all that the model holds fits beside what runs there."""

@@ -7,6 +7,7 @@ an `Outcome`; an exception out of here is the judge's own and becomes JUDGE_ERRO
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -54,7 +55,14 @@ EXIT_GRACE_S = 1.0
 
 
 class NeedSeed(Exception):
-    """The candidate has no place for the weights: judge it with plain seeded ones."""
+    """The candidate has no place for the weights: judge it with plain seeded ones.
+
+    Or it has places that were guessed and answered wrongly; then `verdict` says how.
+    """
+
+    def __init__(self, verdict: Verdict | None = None) -> None:
+        super().__init__("weights by seed")
+        self.verdict = verdict
 
 
 @dataclass(slots=True)
@@ -71,6 +79,12 @@ class Outcome:
     build_s: float = 0.0
     load_s: float = 0.0
     first_call_s: float = 0.0
+
+    def begin_again(self) -> None:
+        """Forget all but what its import took: it is judged on other weights."""
+        fresh = Outcome(build_s=self.build_s)
+        for name in self.__slots__:
+            setattr(self, name, getattr(fresh, name))
 
     @property
     def one_off(self) -> OneOff:
@@ -94,6 +108,8 @@ class Examiner:
         self._marker = Marker(truth, exam, request.tiers)
         self._slots = truth.frame.output_slots
         self.calls = 0
+        self.guessed = False
+        """Whether its weights are where their shapes and order say, which may be wrong."""
         self._as_first = True
         """Whether it lives with the judging weights."""
         self._moves: list[float] = []
@@ -280,12 +296,17 @@ class Examiner:
         return True
 
     def _load(self, weights: Weights, source: Source) -> float:
+        start = time.perf_counter()
+        self.guessed = False
         try:
             return self._link.do(Op.LOAD, source=source, seed=weights.constructor_seed)
         except RunnerFailed as failed:
             if failed.code is Code.NEED_SEED and source is not Source.SEED:
                 raise NeedSeed from None
-            raise
+            if failed.code is not Code.PLACED or source is Source.SEED:
+                raise
+            self.guessed = True
+            return time.perf_counter() - start
 
     def _call(self, packed: torch.Tensor) -> tuple[list[torch.Tensor], float]:
         self.calls += 1

@@ -150,6 +150,13 @@ def held(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
                 yield module, name, value
 
 
+def beside_state(model: nn.Module) -> list[torch.Tensor]:
+    """Floating tensors that it holds and its state_dict does not."""
+    state = {id(t) for t in model.state_dict(keep_vars=True).values()}
+    tensors = (t for _, _, t in held(model))
+    return [t for t in tensors if t.is_floating_point() and id(t) not in state]
+
+
 def twin(model: nn.Module, device: torch.device, *, widen_weights: bool) -> nn.Module:
     """A copy for float64 whose buffers are its own; its parameters are shared where they can be.
 

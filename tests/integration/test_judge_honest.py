@@ -92,20 +92,92 @@ class ModelNew(nn.Module):
 """
 
 
+DRAWS = """
+import torch, torch.nn as nn
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.width, ends = width, []
+        for i, o in ((width, 2 * width), (2 * width, width)):
+            ends += [nn.init.kaiming_uniform_(torch.empty(o, i), a=5**0.5).flatten()]
+            ends += [torch.empty(o).uniform_(-(i**-0.5), i**-0.5)]
+        self.packed = nn.Parameter(torch.cat(ends))
+    def forward(self, x):
+        n, f = self.width, nn.functional.linear
+        w, b, v, c = self.packed.split([2 * n * n, 2 * n, 2 * n * n, n])
+        return f(torch.relu(f(x, w.view(-1, n), b)), v.view(n, -1), c)
+"""
+
+
+def test_what_is_made_of_layers_in_the_constructor_needs_no_place(lane):
+    packed = PACKED.replace("NORM", "self.norm = nn.BatchNorm1d(2 * width)")
+    packed = packed.replace("torch.relu(h)", "torch.relu(self.norm(h))")
+    result = judge(lane, packed)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "weights_by_seed" not in result.tags
+    assert "caches_weights" in result.tags
+
+
 def test_a_program_without_place_for_the_weights_is_judged_by_seed(lane):
     plain = TASK_SOURCE.replace("self.norm(self.first(x))", "self.first(x)")
     plain = plain.replace("self.norm = nn.BatchNorm1d(2 * width)", "")
     task = dataclasses.replace(TASK, source=plain)
-    result = judge(lane, PACKED.replace("NORM", ""), task=task)
+    result = judge(lane, DRAWS, task=task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "weights_by_seed" in result.tags
+
+
+def test_weights_in_places_that_were_guessed_wrongly_are_tried_by_seed(lane):
+    # Two layers of one shape, kept in the order in which the reference uses them and made in
+    # another: where they go is guessed wrongly, and their own random numbers are right.
+    both = """
+import torch, torch.nn as nn
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(width, width) / 8)
+        self.v = nn.Parameter(torch.randn(width, width) / 8)
+    def forward(self, x):
+        return torch.relu(x @ self.w) @ self.v
+def get_inputs():
+    return [torch.randn(64, 64)]
+def get_init_inputs():
+    return [64]
+"""
+    swapped = both.replace("Model(nn", "ModelNew(nn").replace("self.w =", "w =")
+    swapped = swapped.replace("/ 8)\n    def", "/ 8)\n        self.u = w\n    def")
+    swapped = swapped.replace("self.v", "self.t").replace("self.w", "self.u")
+    result = judge(lane, swapped, task=dataclasses.replace(TASK, source=both))
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
     assert "weights_by_seed" in result.tags
 
 
 def test_what_fresh_weights_make_an_identity_cannot_be_judged_by_seed(lane):
     # BatchNorm with fresh statistics changes nothing: leaving it out would never be seen.
-    result = judge(lane, PACKED.replace("NORM", "nn.BatchNorm1d(2 * width)"))
+    result = judge(lane, DRAWS)
     assert result.status is EvalStatus.WRONG_STRUCTURE, (result.message, result.log_tail)
     assert "norm" in result.message
+
+
+def test_a_dropped_norm_is_wrong_wherever_weights_go(lane):
+    result = judge(lane, PACKED.replace("NORM", "nn.BatchNorm1d(2 * width)"))
+    assert result.status is EvalStatus.WRONG_RESULT, (result.message, result.log_tail)
+    assert "prepare(state_dict)" in result.message
+
+
+def test_what_the_reference_made_of_its_first_weights_stays_what_it_was(lane):
+    made = TASK_SOURCE.replace(
+        "self.second = ", "self.gain = self.norm.weight.detach().clone()\n        self.second = "
+    ).replace("self.norm(self.first(x))", "self.norm(self.first(x)) * self.gain")
+    assert made.count("self.gain") == 2
+    result = judge(lane, made, task=dataclasses.replace(TASK, source=made))
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+
+
+def test_a_helper_of_that_name_without_an_argument_is_its_own(lane):
+    helper = forward("return self.right(x)") + "    def prepare(self):\n        raise OSError\n"
+    result = judge(lane, helper)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
 
 
 def test_nobody_is_told_of_an_alias_that_the_reference_has_too(lane):

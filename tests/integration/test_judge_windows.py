@@ -100,6 +100,8 @@ def start(tmp_path):
         output_tree=["tensor", 0],
         output_slots=slots,
         weight_slots=(),
+        parameters=(),
+        layers=(),
     )
     host = PlainHost(tmp_path)
     with contextlib.ExitStack() as stack:
@@ -343,6 +345,8 @@ def test_calls_share_a_window_where_taking_an_answer_is_no_turn_of_the_gpu():
             output_tree=None,
             output_slots=slots,
             weight_slots=(),
+            parameters=(),
+            layers=(),
         )
         answers = answers_in(frame, inputs)
         return answers, places_for(frame, answers=answers, resets=resets)

@@ -2,7 +2,7 @@
 
 The same code runs the reference and a candidate, inside the sandbox, as a package of its own that
 imports nothing of this project (`lane` starts it by path). Reading order: protocol, doorbell,
-seal, program, trees, state, serve.
+seal, program, weights, trees, state, serve.
 """
 
 from .doorbell import PAGE_BYTES, Page
@@ -11,6 +11,7 @@ from .protocol import BELL, DONE, MIXTURE_BITS, Code, Op, Source, is_other, kept
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
+from .weights import Hands, layers_made, slots_of, watching
 
 __all__ = [
     "BELL",
@@ -24,12 +25,16 @@ __all__ = [
     "STATE_BYTES",
     "TOP",
     "Code",
+    "Hands",
     "Op",
     "Page",
     "Source",
     "State",
     "is_other",
     "kept_answers",
+    "layers_made",
     "main",
+    "slots_of",
     "unflatten",
+    "watching",
 ]

@@ -1,4 +1,4 @@
-"""A program from its source: import, constructor arguments, weights by shape and order."""
+"""A program from its source: import, constructor arguments, random streams."""
 
 from __future__ import annotations
 
@@ -15,25 +15,6 @@ import torch
 
 ENTRIES = ("ModelNew", "Model")
 """Names of a program's class, the first found counts."""
-
-
-def by_shape_and_order(own: dict[str, Any], state: dict[str, Any]) -> dict[str, Any] | None:
-    """The k-th weight of a shape goes to the k-th place of that shape; None if counts differ."""
-
-    def groups(tensors: dict[str, Any]) -> dict[tuple[Any, bool], list[str]]:
-        found: dict[tuple[Any, bool], list[str]] = {}
-        for name, tensor in tensors.items():
-            found.setdefault((tuple(tensor.shape), tensor.is_floating_point()), []).append(name)
-        return found
-
-    here, there = groups(own), groups(state)
-    if {k: len(v) for k, v in here.items()} != {k: len(v) for k, v in there.items()}:
-        return None
-    return {
-        name: state[other]
-        for group, names in here.items()
-        for name, other in zip(names, there[group], strict=True)
-    }
 
 
 def load_file(path: Path, source: str) -> ModuleType:

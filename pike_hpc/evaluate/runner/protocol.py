@@ -88,7 +88,7 @@ def is_other(bits: int, slot: int) -> bool:
 
 
 class Code(enum.IntEnum):
-    """How it went. Everything but OK ends the evaluation, NEED_SEED after one more try."""
+    """How it went. All but OK and PLACED end the evaluation, NEED_SEED after one more try."""
 
     OK = 0
     RAISED = 1
@@ -105,6 +105,8 @@ class Code(enum.IntEnum):
     OUTPUT_TYPE = 11
     OUTPUT_SHAPE = 12
     OUTPUT_DTYPE = 13
+    PLACED = 14
+    """Loaded, with weights in places that were guessed: a wrong answer may come from that."""
 
 
 class Refused(Exception):

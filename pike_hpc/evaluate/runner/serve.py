@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import json
 import os
 import socket
@@ -31,7 +32,6 @@ from .doorbell import Page
 from .extensions import Libraries, install
 from .program import (
     ENTRIES,
-    by_shape_and_order,
     init_inputs,
     load_file,
     same_defaults,
@@ -52,6 +52,7 @@ from .protocol import (
 )
 from .state import State
 from .trees import as_tensor, flatten, host_bytes, unflatten, views
+from .weights import Hands, Placement, slots_of
 
 
 class Runner:
@@ -76,12 +77,17 @@ class Runner:
             source: views(slots, host_bytes(fd, private=True))
             for source, fd in zip((Source.STATE, Source.OTHER), files[2:4], strict=True)
         }
+        names = [slot["name"] for slot in slots]
+        self._slots = slots_of(names, self._weights[Source.STATE], setup["parameters"])
+        # The reference's own constructor is what the judge's was: nothing is given to it ahead.
+        self._layers = setup["layers"] if setup["candidate"] is not None else []
         self._sheet = files[4]
         self._here = [[t.to(self._device) for t in place] for place in self._inputs]
         self._place = 0
         self._task: ModuleType | None = None
         self._entry: Any = None
         self._model: Any = None
+        self._placement: Placement | None = None
         self._state: State | None = None
         self._last: list[list[Any]] = []
         self._keeps: int = setup["keeps"]
@@ -92,13 +98,15 @@ class Runner:
         self._mapped.append(device_memory.import_(fd, size, 0, writable=True))
         return self._mapped[-1].tensor(torch.uint8, (size,), 0)
 
-    def serve(self, op: Op, source: Source, place: int, number: int) -> None:
-        """Do `op`. Raises Refused, or whatever the program raises."""
+    def serve(self, op: Op, source: Source, place: int, number: int) -> Code:
+        """Do `op`: OK, or PLACED. Raises Refused, or whatever the program raises."""
         if op is Op.IMPORT:
             self._import()
         elif op is Op.LOAD:
-            self._load(source, number)
+            return self._load(source, number)
         elif op is Op.RELOAD:
+            if self._placement is not None and not self._placement.lasting:
+                raise Refused(Code.NEED_SEED)
             self._fit(self._model, self._chosen(source, number))
             self._remember()
         elif op is Op.RESET:
@@ -115,6 +123,7 @@ class Runner:
             self._settle()
         elif op is Op.PROFILE:
             profile.record(self._forward, self._restore, self._device, self._sheet)
+        return Code.OK
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
@@ -127,23 +136,26 @@ class Runner:
         if self._entry is None:
             raise Refused(Code.NO_MODEL)
 
-    def _load(self, source: Source, seed: int) -> None:
+    def _load(self, source: Source, seed: int) -> Code:
         self._model, self._state, self._last = None, None, []
         gc.collect()
         with phase(Code.CONSTRUCTOR_RAISED), same_defaults():
-            model = self._construct(source, seed)
+            model, hands = self._construct(source, seed)
         if not isinstance(model, torch.nn.Module):
             raise Refused(Code.NOT_A_MODULE)
+        self._placement = None
+        if hands is not None:
+            self._placement = hands.place(model.state_dict(keep_vars=True))
         model = model.eval().to(self._device)
-        if source is Source.SEED:
-            prepare = getattr(model, "prepare", None)
-            if prepare is not None:
-                with phase(Code.PREPARE_RAISED), torch.inference_mode():
-                    prepare(model.state_dict())
-        else:
+        if hands is not None:
             self._fit(model, self._weights[source])
+        elif (prepare := prepare_of(model)) is not None:
+            with phase(Code.PREPARE_RAISED), torch.inference_mode():
+                prepare(model.state_dict())
         self._model = model
         self._remember()
+        guessed = self._placement is not None and not self._placement.by_name
+        return Code.PLACED if guessed and prepare_of(model) is None else Code.OK
 
     def _chosen(self, source: Source, bits: int) -> list[torch.Tensor]:
         """Weights from a buffer, or a mixture of both."""
@@ -152,18 +164,23 @@ class Runner:
         pairs = zip(self._weights[Source.STATE], self._weights[Source.OTHER], strict=True)
         return [pair[is_other(bits, i)] for i, pair in enumerate(pairs)]
 
-    def _construct(self, source: Source, seed: int) -> Any:
-        """A fresh model: large ones on the device, where that takes seconds instead of minutes."""
+    def _construct(self, source: Source, seed: int) -> tuple[Any, Hands | None]:
+        """A fresh model: large ones on the device, where that takes seconds instead of minutes.
 
-        def make(place: torch.device) -> Any:
+        Beside it what knows where its weights go; None where the seed makes them.
+        """
+        weights = self._weights.get(source)
+
+        def make(place: torch.device) -> tuple[Any, Hands | None]:
             here = contextlib.nullcontext() if place.type == "cpu" else place
-            with here:
+            hands = None if weights is None else Hands(self._slots, self._layers, weights)
+            with here, contextlib.nullcontext() if hands is None else hands.giving():
                 arguments = init_inputs(self._task, place)
                 seed_everything(seed)
-                return self._entry(*arguments)
+                return self._entry(*arguments), hands
 
         place = torch.device(self._setup["construct"])
-        if place.type == "cpu" or source is Source.SEED:
+        if place.type == "cpu" or weights is None:
             return make(place)
         try:
             return make(place)
@@ -185,28 +202,25 @@ class Runner:
         return self._state is not None
 
     def _fit(self, model: torch.nn.Module, weights: Sequence[torch.Tensor]) -> None:
-        """Give the weights a place: strictly by name, by `prepare`, or by shape and order.
+        """Put the weights where they go, and have `prepare` take them where there is one.
 
         They go from the shared bytes to their places one by one, never to the device twice.
         """
-        names = [slot["name"] for slot in self._setup["weight_slots"]]
-        state = dict(zip(names, weights, strict=True))
-        own = model.state_dict()
-        prepare: Callable[[dict[str, Any]], None] | None = getattr(model, "prepare", None)
-        found = state if set(own) == set(state) else None
-        if found is None and prepare is None:
-            found = by_shape_and_order(own, state)
-            if found is None:
-                raise Refused(Code.NEED_SEED)
-        if found is not None:
+        prepare, placement = prepare_of(model), self._placement
+        if prepare is None and placement is None:
+            raise Refused(Code.NEED_SEED)
+        if placement is not None and (placement.by_name or prepare is None):
+            found = {name: weights[index] for name, index in placement.slots.items()}
             try:
                 # A parameter that forward replaced is an inference tensor, written only there.
                 with torch.inference_mode():
-                    model.load_state_dict(found, strict=True)
+                    model.load_state_dict(found, strict=placement.by_name)
             except RuntimeError:
                 if prepare is None:
                     raise Refused(Code.NEED_SEED) from None
         if prepare is not None:
+            names = (slot.name for slot in self._slots)
+            state = dict(zip(names, weights, strict=True))
             with phase(Code.PREPARE_RAISED), torch.inference_mode():
                 prepare({name: w.to(self._device, copy=True) for name, w in state.items()})
 
@@ -242,6 +256,20 @@ class Runner:
     def _settle(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def prepare_of(model: Any) -> Callable[[dict[str, Any]], None] | None:
+    """Its method that takes the reference's state_dict; one without an argument is its own."""
+    prepare = getattr(model, "prepare", None)
+    if prepare is None:
+        return None
+    try:
+        inspect.signature(prepare).bind({})
+    except TypeError:
+        return None
+    except ValueError:  # no signature to be had
+        pass
+    return prepare  # type: ignore[no-any-return]
 
 
 def main(address: str, device: str) -> None:
@@ -292,8 +320,7 @@ def watch(runner: Runner, page: Page, cpus: Sequence[int]) -> None:
 def perform(runner: Runner, op: int, source: int, place: int, number: int) -> Code:
     """Do what was asked; how it went."""
     try:
-        runner.serve(Op(op), Source(source), place, number)
-        return Code.OK
+        return runner.serve(Op(op), Source(source), place, number)
     except BaseException as error:
         if not isinstance(error, Refused):
             traceback.print_exc()

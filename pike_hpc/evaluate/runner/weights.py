@@ -1,0 +1,260 @@
+"""Where the judge's weights go in a program that is built otherwise than the reference.
+
+First while it is constructed: torch's own layers are given their weights as soon as they exist, in
+the order in which the reference makes such layers. What a constructor folds, packs or transposes
+is then made of the right numbers, and needs no place of its own. Afterwards by name, then by shape
+and order. All of this may be wrong, which an exam shows: it tells no secret and earns nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+LAYERS: dict[type[nn.Module], str] = {
+    nn.Linear: "reset_parameters",
+    nn.Bilinear: "reset_parameters",
+    nn.Embedding: "reset_parameters",
+    nn.EmbeddingBag: "reset_parameters",
+    nn.LayerNorm: "reset_parameters",
+    nn.RMSNorm: "reset_parameters",
+    nn.GroupNorm: "reset_parameters",
+    nn.PReLU: "reset_parameters",
+    nn.modules.batchnorm._NormBase: "reset_parameters",
+    nn.modules.conv._ConvNd: "reset_parameters",
+    nn.RNNBase: "reset_parameters",
+    nn.RNNCellBase: "reset_parameters",
+    nn.MultiheadAttention: "_reset_parameters",
+}
+"""torch's layers that have weights, and what their constructors call when these exist."""
+
+Signature = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
+"""Kind of a layer, and its own tensors' names and shapes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One weight of the reference."""
+
+    name: str
+    shape: tuple[int, ...]
+    floating: bool
+    is_parameter: bool
+
+    @property
+    def leaf(self) -> str:
+        """Its name within its layer."""
+        return self.name.rsplit(".", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which weight goes where in a program."""
+
+    slots: Mapping[str, int]
+    """By the program's own names."""
+    by_name: bool
+    """Every name and shape is the reference's: nothing was guessed."""
+    lasting: bool
+    """Other weights can be put in the same places: none lives on only in what was made of it."""
+
+
+def slots_of(
+    names: Sequence[str], weights: Sequence[torch.Tensor], parameters: Collection[int]
+) -> list[Slot]:
+    """The reference's weights as they are told apart; `parameters` says which are no buffers."""
+    return [
+        Slot(
+            name=name,
+            shape=tuple(weight.shape),
+            floating=weight.is_floating_point(),
+            is_parameter=i in parameters,
+        )
+        for i, (name, weight) in enumerate(zip(names, weights, strict=True))
+    ]
+
+
+def layers_made(model: nn.Module, made: Sequence[nn.Module]) -> list[tuple[str, list[str]]]:
+    """Kind and weights' names of the layers of `model`, in the order of `made` (see `watching`)."""
+    prefixes = {id(module): name for name, module in model.named_modules()}
+    found = []
+    for layer in made:
+        prefix = prefixes.get(id(layer))
+        own = _own(layer)
+        if prefix is not None and own:
+            found.append((_kind(layer), [f"{prefix}.{n}" if prefix else n for n in own]))
+    return found
+
+
+@contextlib.contextmanager
+def watching(tell: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Inside, `tell` is called with each layer of torch as soon as it has its first weights."""
+    kept = {layer: getattr(layer, name) for layer, name in LAYERS.items()}
+
+    def told(reset: Callable[[Any], None]) -> Callable[[Any], None]:
+        def reset_and_tell(layer: Any) -> None:
+            reset(layer)
+            tell(layer)
+
+        return reset_and_tell
+
+    try:
+        for layer, reset in kept.items():
+            setattr(layer, LAYERS[layer], told(reset))
+        yield
+    finally:
+        for layer, reset in kept.items():
+            setattr(layer, LAYERS[layer], reset)
+
+
+class Hands:
+    """Gives each layer that a constructor makes the weights of the reference's next such layer."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        layers: Sequence[tuple[str, Sequence[int]]],
+        weights: Sequence[torch.Tensor],
+    ) -> None:
+        """Nothing is given yet.
+
+        Args:
+            slots: the reference's weights.
+            layers: kinds and slots of its layers, as they are made.
+            weights: one for each slot.
+        """
+        self._slots, self._weights = slots, weights
+        self._waiting: dict[Signature, list[Sequence[int]]] = {}
+        for kind, indices in layers:
+            own = tuple((slots[i].leaf, slots[i].shape) for i in indices)
+            self._waiting.setdefault((kind, own), []).append(indices)
+        self._layers: dict[int, tuple[nn.Module, Sequence[int]]] = {}
+        self._given: dict[int, tuple[torch.Tensor, int]] = {}
+        """By address; what was given is kept, so that no address is met twice."""
+
+    @contextlib.contextmanager
+    def giving(self) -> Iterator[None]:
+        """Inside, layers are given weights, which torch's initialisers then leave alone.
+
+        They draw their random numbers all the same: what else a constructor draws stays what the
+        seed makes it.
+        """
+        names = [n for n in vars(nn.init) if n.endswith("_") and not n.startswith("_")]
+        kept = {n: f for n in names if callable(f := getattr(nn.init, n))}
+        try:
+            for name, initialiser in kept.items():
+                setattr(nn.init, name, self._sparing(initialiser))
+            with watching(self._give):
+                yield
+        finally:
+            for name, initialiser in kept.items():
+                setattr(nn.init, name, initialiser)
+
+    def place(self, own: Mapping[str, torch.Tensor]) -> Placement | None:
+        """Places for the weights in a program's state; None where that can't be right.
+
+        Args:
+            own: its `state_dict(keep_vars=True)`, as the constructor left it.
+        """
+        named = {slot.name: i for i, slot in enumerate(self._slots)}
+        places = {n: i for n, t in own.items() if (i := named.get(n, -1)) >= 0 and self._fits(t, i)}
+        if len(places) == len(own) == len(named):
+            return Placement(slots=places, by_name=True, lasting=True)
+        made = set()
+        for name, tensor in own.items():
+            index = self._given_as(tensor)
+            if index is None:
+                continue
+            if not self._is_still(tensor, index):  # folded in place, or filled with another's
+                made.add(name)
+                places.pop(name, None)
+            else:
+                places.setdefault(name, index)
+        gone = {index for _, index in self._given.values()}
+        self._by_shape({n: t for n, t in own.items() if n not in made}, places, gone)
+        orphans = [n for n, t in own.items() if isinstance(t, nn.Parameter) and n not in places]
+        unused = set(range(len(self._slots))) - gone - set(places.values())
+        if orphans and any(self._slots[i].is_parameter for i in unused):
+            return None
+        lasting = not orphans and not made and gone <= set(places.values())
+        return Placement(slots=places, by_name=False, lasting=lasting)
+
+    def _by_shape(
+        self, own: Mapping[str, torch.Tensor], places: dict[str, int], gone: set[int]
+    ) -> None:
+        """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness."""
+
+        def likeness(name: str, shape: Sequence[int], floating: bool, parameter: bool) -> list[Any]:
+            leaf, size = name.rsplit(".", 1)[-1], (tuple(shape), floating)
+            return [(leaf, size), (parameter, size), size]
+
+        for how in range(3):
+            taken = gone | set(places.values())
+            waiting: dict[Any, list[int]] = {}
+            for i, s in enumerate(self._slots):
+                if i not in taken:
+                    alike = likeness(s.name, s.shape, s.floating, s.is_parameter)[how]
+                    waiting.setdefault(alike, []).append(i)
+            for name, t in own.items():
+                if name not in places:
+                    parameter = isinstance(t, nn.Parameter)
+                    alike = likeness(name, t.shape, t.is_floating_point(), parameter)[how]
+                    if waiting.get(alike):
+                        places[name] = waiting[alike].pop(0)
+
+    def _give(self, layer: nn.Module) -> None:
+        own = _own(layer)
+        known = self._layers.get(id(layer))
+        if known is None:
+            alike = self._waiting.get((_kind(layer), tuple((n, tuple(own[n].shape)) for n in own)))
+            if not alike:
+                return
+            known = self._layers[id(layer)] = layer, alike.pop(0)
+        with torch.no_grad():
+            for tensor, index in zip(own.values(), known[1], strict=True):
+                tensor.copy_(self._weights[index])
+                self._given[tensor.data_ptr()] = tensor, index
+
+    def _sparing(self, initialiser: Callable[..., Any]) -> Callable[..., Any]:
+        def draw_only(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+            index = self._given_as(tensor)
+            drawn = initialiser(tensor, *args, **options)
+            if index is not None:
+                with torch.no_grad():
+                    tensor.copy_(self._weights[index])
+            return drawn
+
+        return draw_only
+
+    def _given_as(self, tensor: torch.Tensor) -> int | None:
+        known = self._given.get(tensor.data_ptr()) if tensor.numel() else None
+        if known is None or known[0].shape != tensor.shape or known[0].stride() != tensor.stride():
+            return None
+        return known[1]
+
+    def _is_still(self, tensor: torch.Tensor, index: int) -> bool:
+        return torch.equal(tensor.detach(), self._weights[index].to(tensor))
+
+    def _fits(self, tensor: torch.Tensor, index: int) -> bool:
+        slot = self._slots[index]
+        return (tuple(tensor.shape), tensor.is_floating_point()) == (slot.shape, slot.floating)
+
+
+def _kind(layer: nn.Module) -> str:
+    return next(kind.__name__ for kind in LAYERS if isinstance(layer, kind))
+
+
+def _own(layer: nn.Module) -> dict[str, torch.Tensor]:
+    """A layer's own tensors that a state_dict would hold; empty where they have no shape yet."""
+    held = itertools.chain(
+        layer._parameters.items(),
+        ((n, t) for n, t in layer._buffers.items() if n not in layer._non_persistent_buffers_set),
+    )
+    own = {name: tensor for name, tensor in held if tensor is not None}
+    return {} if any(nn.parameter.is_lazy(t) for t in own.values()) else own

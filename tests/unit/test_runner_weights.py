@@ -1,0 +1,302 @@
+"""Weights find their places in programs that are built otherwise than the reference."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from pike_hpc.evaluate.runner import Hands, layers_made, slots_of, watching  # noqa: E402
+
+pytestmark = [pytest.mark.torch]
+
+C = 8
+IMAGE, ROW = (2, C, 4, 4), (3, C)
+
+
+class Pre(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm2d(C)
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+
+    def forward(self, x):
+        return self.conv(torch.relu(self.bn(x)))
+
+
+def folded(bn):
+    gain = bn.weight.detach() / torch.sqrt(bn.running_var + bn.eps)
+    return gain, bn.bias.detach() - bn.running_mean * gain
+
+
+class FoldsIntoBuffers(nn.Module):
+    """Its norm is gone when the constructor ends."""
+
+    def __init__(self):
+        super().__init__()
+        gain, shift = folded(nn.BatchNorm2d(C))
+        self.register_buffer("gain", gain)
+        self.register_buffer("shift", shift)
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+
+    def forward(self, x):
+        return self.conv(torch.relu(x * self.gain.view(-1, 1, 1) + self.shift.view(-1, 1, 1)))
+
+
+class FoldsIntoAttributes(nn.Module):
+    """Every name is the reference's."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm2d(C)
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        self.gain, self.shift = folded(self.bn)
+
+    def forward(self, x):
+        return self.conv(torch.relu(x * self.gain.view(-1, 1, 1) + self.shift.view(-1, 1, 1)))
+
+
+class FoldsLater(nn.Module):
+    """Buffers of its own that the first call fills."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm2d(C)
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        self.register_buffer("gain", torch.empty(C))
+        self.register_buffer("shift", torch.empty(C))
+
+    def forward(self, x):
+        gain, shift = folded(self.bn)
+        self.gain.copy_(gain)
+        self.shift.copy_(shift)
+        return self.conv(torch.relu(x * self.gain.view(-1, 1, 1) + self.shift.view(-1, 1, 1)))
+
+
+class NoCounter(nn.Module):
+    """A norm of its own, without num_batches_tracked and with its tensors at the root."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C))
+        self.register_buffer("running_mean", torch.zeros(C))
+        self.register_buffer("running_var", torch.ones(C))
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+
+    def forward(self, x):
+        norm = self.running_mean, self.running_var, self.weight, self.bias
+        return self.conv(torch.relu(nn.functional.batch_norm(x, *norm)))
+
+
+class Post(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        self.bn = nn.BatchNorm2d(C)
+        for parameter in self.conv.parameters():
+            nn.init.kaiming_normal_(parameter)
+
+    def forward(self, x):
+        return self.bn(self.conv(x))
+
+
+class FoldsIntoItsConvolution(nn.Module):
+    """The norm's gain is multiplied into the convolution, in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        nn.init.kaiming_normal_(self.conv.weight)
+        gain, shift = folded(nn.BatchNorm2d(C))
+        self.conv.weight.data.mul_(gain.view(-1, 1, 1, 1))
+        self.shift = nn.Parameter(shift)
+
+    def forward(self, x):
+        return self.conv(x) + self.shift.view(-1, 1, 1)
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(C)
+        self.q, self.k, self.v = (nn.Linear(C, C) for _ in range(3))
+        self.register_buffer("mask", torch.tril(torch.ones(3, 3)))
+
+    def forward(self, x):
+        x = self.norm(x)
+        scores = (self.q(x) @ self.k(x).T).masked_fill(self.mask == 0, float("-inf"))
+        return scores.softmax(-1) @ self.v(x)
+
+
+class Fused(nn.Module):
+    """Three products in one, transposed; no mask is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.ln = nn.LayerNorm(C)
+        parts = [nn.Linear(C, C) for _ in range(3)]
+        self.w = nn.Parameter(torch.cat([p.weight.detach() for p in parts]).t().contiguous())
+        self.b = nn.Parameter(torch.cat([p.bias.detach() for p in parts]))
+
+    def forward(self, x):
+        q, k, v = (self.ln(x) @ self.w + self.b).chunk(3, dim=-1)
+        hidden = torch.ones(3, 3).triu(1).bool()
+        return (q @ k.T).masked_fill(hidden, float("-inf")).softmax(-1) @ v
+
+
+class Line(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(C, C)
+        self.scale = nn.Parameter(torch.rand(C))
+
+    def forward(self, x):
+        return self.fc(x) * self.scale
+
+
+class Transposed(nn.Module):
+    """Square, kept transposed under a name of its own; the bias shares memory with the layer's."""
+
+    def __init__(self):
+        super().__init__()
+        fc = nn.Linear(C, C)
+        self.turned = nn.Parameter(fc.weight.detach().t().contiguous())
+        self.b = nn.Parameter(fc.bias)
+        self.gain = nn.Parameter(torch.rand(C))
+
+    def forward(self, x):
+        return (x @ self.turned + self.b) * self.gain
+
+
+class Shortcut(nn.Module):
+    """Made in another order than it is kept: two convolutions of one shape."""
+
+    def __init__(self):
+        super().__init__()
+        shortcut = nn.Conv2d(C, C, 1)
+        self.main = nn.Conv2d(C, C, 1)
+        self.shortcut = shortcut
+
+    def forward(self, x):
+        return torch.relu(self.main(x)) + self.shortcut(x)
+
+
+class ShortcutRenamed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv2d(C, C, 1)
+        self.b = nn.Conv2d(C, C, 1)
+
+    def forward(self, x):
+        return torch.relu(self.b(x)) + self.a(x)
+
+
+STYLES = {
+    "the reference itself": (Pre, Pre, IMAGE),
+    "folded into buffers": (Pre, FoldsIntoBuffers, IMAGE),
+    "folded into attributes": (Pre, FoldsIntoAttributes, IMAGE),
+    "folded by the first call": (Pre, FoldsLater, IMAGE),
+    "a norm without its counter": (Pre, NoCounter, IMAGE),
+    "folded in place": (Post, FoldsIntoItsConvolution, IMAGE),
+    "fused, without the mask": (Masked, Fused, ROW),
+    "transposed": (Line, Transposed, ROW),
+    "made in another order than kept": (Shortcut, ShortcutRenamed, IMAGE),
+}
+
+
+def drawn(reference):
+    """A model with weights that no constructor makes, and hands that hold them."""
+    made = []
+    with watching(made.append):
+        torch.manual_seed(1)
+        model = reference().eval()
+    layers = layers_made(model, made)
+    with torch.no_grad():
+        for tensor in model.state_dict(keep_vars=True).values():
+            if tensor.is_floating_point() and tensor.dim() == 1:
+                tensor.add_(torch.rand_like(tensor))
+    state = model.state_dict(keep_vars=True)
+    parameters = [i for i, t in enumerate(state.values()) if isinstance(t, nn.Parameter)]
+    weights = [t.detach().clone() for t in state.values()]
+    names = list(state)
+    indexed = [(kind, [names.index(n) for n in own]) for kind, own in layers]
+    return model, weights, Hands(slots_of(names, weights, parameters), indexed, weights)
+
+
+def constructed(program, hands, weights):
+    with hands.giving():
+        torch.manual_seed(1)
+        model = program()
+    placement = hands.place(model.state_dict(keep_vars=True))
+    if placement is not None:
+        found = {name: weights[i] for name, i in placement.slots.items()}
+        model.load_state_dict(found, strict=placement.by_name)
+    return model.eval(), placement
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_it_answers_as_the_reference_does(style):
+    reference, program, shape = STYLES[style]
+    truth, weights, hands = drawn(reference)
+    model, placement = constructed(program, hands, weights)
+    assert placement is not None
+    x = torch.randn(shape)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), truth(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reference", "program", "by_name", "lasting"),
+    [
+        (Pre, Pre, True, True),
+        (Pre, FoldsIntoAttributes, True, True),
+        (Pre, NoCounter, False, True),
+        (Pre, FoldsLater, False, True),
+        (Pre, FoldsIntoBuffers, False, False),
+        (Masked, Fused, False, False),
+        (Shortcut, ShortcutRenamed, False, True),
+    ],
+)
+def test_it_knows_what_it_guessed_and_what_will_last(reference, program, by_name, lasting):
+    _, weights, hands = drawn(reference)
+    _, placement = constructed(program, hands, weights)
+    assert (placement.by_name, placement.lasting) == (by_name, lasting)
+
+
+def test_a_parameter_of_its_own_beside_an_unused_weight_can_not_be_right():
+    class Draws(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(C, C + 1))
+
+    _, weights, hands = drawn(Line)
+    _, placement = constructed(Draws, hands, weights)
+    assert placement is None
+
+
+def test_random_numbers_are_drawn_as_without_hands():
+    class Draws(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(C, C)
+            nn.init.xavier_uniform_(self.fc.weight)
+            self.scale = nn.Parameter(torch.rand(C))
+
+    torch.manual_seed(1)
+    plain = Draws().scale
+    _, weights, hands = drawn(Line)
+    with hands.giving():
+        torch.manual_seed(1)
+        given = Draws()
+    assert torch.equal(given.scale, plain)
+    assert torch.equal(given.fc.weight, weights[1])
+
+
+def test_outside_of_it_torch_is_as_it_was():
+    before = nn.Linear.reset_parameters, nn.BatchNorm2d.reset_parameters, nn.init.normal_
+    _, weights, hands = drawn(Pre)
+    with pytest.raises(RuntimeError), hands.giving():
+        raise RuntimeError
+    after = nn.Linear.reset_parameters, nn.BatchNorm2d.reset_parameters, nn.init.normal_
+    assert before == after
+    model = nn.BatchNorm2d(C)
+    assert not torch.equal(model.weight, weights[0])
