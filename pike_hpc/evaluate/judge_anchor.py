@@ -13,7 +13,7 @@ import torch
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, SLOW_MS, Side
 from pike_hpc.evaluate.runner import Op
-from pike_hpc.evaluate.statistics import without_null
+from pike_hpc.evaluate.statistics import Null, without_null
 
 WINDOWS = 7
 """Of one call each; one suffices of a call that takes long."""
@@ -36,4 +36,4 @@ def alone_ms(reference: RunnerLink, fresh_inputs: Callable[[int], Sequence[torch
     first = latency_ms()
     count = 1 if first > SLOW_MS else WINDOWS
     taken = median(latency_ms() for _ in range(count))
-    return without_null(taken, median(latency_ms(Op.NULL) for _ in range(NULL_WINDOWS)))
+    return without_null(taken, Null.of([latency_ms(Op.NULL) for _ in range(NULL_WINDOWS)]))

@@ -29,6 +29,7 @@ from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import (
     Block,
     Estimate,
+    Null,
     StopRule,
     candidate_first,
     decide,
@@ -239,7 +240,7 @@ class Stopwatch:
             elif not worn:
                 lost_s += self._clock() - began
                 continue
-            found = estimate(blocks, median(self._nulls))
+            found = estimate(blocks, Null.of(self._nulls))
             spent_s = self._clock() - start - lost_s
             decision = decide(found, len(blocks), spent_s, rule)
             if decision.stop or worn:

@@ -21,6 +21,7 @@ import stamp
 from pike_hpc.evaluate.statistics import (
     APART,
     Block,
+    Null,
     StopRule,
     candidate_first,
     decide,
@@ -42,6 +43,8 @@ COUNTS = (5, 6, 7, 8, 10, 12, 15, 20, 25, 30)
 NOISES = (0.004, 0.008, 0.012, 0.02, 0.05)
 HALF_WIDTH = 0.01
 WINDOWS = 5
+FREE = Null(ms=0.0, spread_ms=0.0)
+"""A protocol that takes no time of its own."""
 BLOCK_S = 0.2
 """Said to have passed after each block: no early end is put off by the clock."""
 
@@ -151,7 +154,7 @@ def trial(fault, noise, seed, last=BLOCKS):
         blocks.append(machine.block(count - 1))
         if count < limit.early_blocks:
             continue
-        found = estimate(blocks, 0.0)
+        found = estimate(blocks, FREE)
         holds = found.ci95[0] <= TRUTH <= found.ci95[1]
         if count in COUNTS:
             held[count] = holds

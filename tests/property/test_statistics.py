@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pike_hpc.evaluate.centre import MOST, centre
-from pike_hpc.evaluate.statistics import Block, estimate, without_null
+from pike_hpc.evaluate.statistics import Block, Null, estimate, without_null
+
+FREE = Null(ms=0.0, spread_ms=0.0)
+"""A protocol that takes no time of its own."""
 
 latencies = st.lists(st.floats(0.01, 1e4), min_size=1, max_size=5).map(tuple)
 blocks = st.lists(
@@ -18,7 +21,7 @@ numbers = st.lists(st.floats(-5, 5), min_size=1, max_size=2 * MOST)
 @given(blocks)
 @settings(max_examples=40)
 def test_the_interval_holds_the_estimate(measured):
-    found = estimate(measured, 0.0)
+    found = estimate(measured, FREE)
     assert 0 < found.ci95[0] <= found.speedup <= found.ci95[1]
     assert math.isfinite(found.ci95[1])
 
@@ -33,16 +36,16 @@ def test_a_slower_machine_changes_nothing(measured, factor):
         )
         for b in measured
     ]
-    here = estimate(measured, 0.0).speedup
-    assert math.isclose(estimate(slower, 0.0).speedup, here, rel_tol=1e-9)
+    here = estimate(measured, FREE).speedup
+    assert math.isclose(estimate(slower, FREE).speedup, here, rel_tol=1e-9)
 
 
 @given(blocks)
 @settings(max_examples=40)
 def test_swapping_the_sides_inverts_the_speedup(measured):
     swapped = [Block(reference_ms=b.candidate_ms, candidate_ms=b.reference_ms) for b in measured]
-    here = estimate(measured, 0.0).speedup
-    assert math.isclose(estimate(swapped, 0.0).speedup, 1 / here, rel_tol=1e-9)
+    here = estimate(measured, FREE).speedup
+    assert math.isclose(estimate(swapped, FREE).speedup, 1 / here, rel_tol=1e-9)
 
 
 @given(numbers)
@@ -82,6 +85,14 @@ def test_one_wild_value_of_ten_moves_nothing_out_of_the_others(values, wild):
     assert min(values) <= found.middle <= max(values)
 
 
-@given(st.floats(1e-3, 1e5), st.floats(0, 1e5))
-def test_a_latency_stays_positive(latency, null):
-    assert 0 < without_null(latency, null) <= latency
+@given(st.floats(1e-3, 1e5), st.floats(0, 1e5), st.floats(0, 1e5))
+def test_a_latency_stays_positive(latency, null, spread):
+    assert 0 < without_null(latency, Null(ms=null, spread_ms=spread)) <= latency
+
+
+@given(blocks, st.lists(st.floats(0.01, 1e4), min_size=1, max_size=20))
+@settings(max_examples=40)
+def test_whatever_the_constant_the_interval_holds_the_estimate(measured, windows):
+    found = estimate(measured, Null.of(windows))
+    assert 0 < found.ci95[0] <= found.speedup <= found.ci95[1]
+    assert math.isfinite(found.ci95[1])

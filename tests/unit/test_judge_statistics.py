@@ -6,8 +6,12 @@ import random
 import pytest
 
 from pike_hpc.evaluate.statistics import (
+    APART,
+    NULL_FLOOR,
+    SURE,
     Block,
     Estimate,
+    Null,
     StopRule,
     candidate_first,
     clock_step,
@@ -18,6 +22,8 @@ from pike_hpc.evaluate.statistics import (
 )
 
 RULE = StopRule(half_width=0.02, budget_s=2.0)
+FREE = Null(ms=0.0, spread_ms=0.0)
+"""A protocol that takes no time of its own."""
 
 
 def found(speedup: float, low: float, high: float) -> Estimate:
@@ -33,21 +39,109 @@ def found(speedup: float, low: float, high: float) -> Estimate:
 
 def test_the_estimate_is_the_ratio_of_medians_without_the_constant():
     block = Block(reference_ms=(4.5, 4.5001, 99.0), candidate_ms=(0.6, 2.5, 2.5001))
-    result = estimate([block] * 5, 0.5)  # the step that repeating shows is 0.0001
+    result = estimate(
+        [block] * 5, Null(ms=0.5, spread_ms=0.0)
+    )  # the step that repeating shows is 0.0001
     assert result.speedup == pytest.approx(2.0, rel=1e-3)
     assert result.half_width == pytest.approx(0.0, abs=1e-3)
     assert (result.reference_ms, result.candidate_ms) == (4.0001, 2.0)
     assert result.windows == 15
 
 
-def test_the_constant_never_takes_everything():
-    assert without_null(1.0, 0.25) == 0.75
-    assert without_null(1.0, 5.0) == pytest.approx(0.5)
+def measured(null_ms, reference_ms, candidate_ms, rng, *, noise=0.01, halves=0.0):
+    """An estimate from 8 blocks: the constant, two models on top of it, and noise of all of it.
+
+    `noise` is that of a window, `halves` that of all windows of a half.
+    """
+
+    def half(model_ms, windows=10):
+        slow = rng.gauss(0, halves)
+        total_ms = null_ms + model_ms
+        return tuple(total_ms * math.exp(slow + rng.gauss(0, noise)) for _ in range(windows))
+
+    blocks, nulls = [], []
+    for _ in range(8):
+        blocks.append(Block(reference_ms=half(reference_ms), candidate_ms=half(candidate_ms)))
+        nulls += half(0.0, 4)
+    return estimate(blocks, Null.of(nulls))
+
+
+def test_the_constant_takes_all_of_itself_where_it_is_known_well():
+    assert without_null(1.0, Null(ms=0.75, spread_ms=0.0075)) == 0.25
+    assert without_null(1.0, Null(ms=0.9, spread_ms=0.0)) == pytest.approx(0.1)
+
+
+def test_what_is_left_is_never_less_than_the_noise_of_the_constant_nor_more_than_half_for_it():
+    assert without_null(1.0, Null(ms=0.9, spread_ms=0.1)) == pytest.approx(SURE * 0.1)
+    assert without_null(1.0, Null(ms=0.9, spread_ms=5.0)) == pytest.approx(NULL_FLOOR)
+    assert 0 < without_null(1.0, Null(ms=1.0, spread_ms=0.0)) < 0.1
+
+
+def test_who_saves_the_protocol_s_own_copies_does_not_seem_to_take_next_to_nothing():
+    assert without_null(2.0, Null(ms=3.0, spread_ms=0.03)) == 1.0
+    assert without_null(2.95, Null(ms=3.0, spread_ms=0.03)) == pytest.approx(0.12)
+
+
+def test_the_spread_of_the_constant_is_that_of_most_of_its_windows():
+    assert Null.of([1.0, 2.0, 3.0, 4.0, 500.0]) == Null(ms=3.0, spread_ms=2.0)
+    assert Null.of([3.0]) == Null(ms=3.0, spread_ms=3.0)
+    with pytest.raises(ValueError, match="no"):
+        Null.of([])
+
+
+def test_a_program_that_takes_less_than_its_copies_keeps_its_speedup():
+    """A softmax over a large matrix: copies in and out are three quarters of what is measured."""
+    rng = random.Random(4)
+    many = [measured(3.0, 1.0, 0.6, rng) for _ in range(300)]
+    speedups = sorted(found.speedup for found in many)
+    assert speedups[150] == pytest.approx(1 / 0.6, rel=0.01)
+    assert speedups[7] > 0.95 / 0.6
+    assert speedups[-8] < 1.05 / 0.6
+    held = sum(found.ci95[0] <= 1 / 0.6 <= found.ci95[1] for found in many)
+    assert held >= 0.93 * len(many)
+    assert max(found.ci95[1] / found.ci95[0] for found in many) < 1.25
+
+
+@pytest.mark.parametrize("part", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_an_unchanged_model_within_the_noise_of_the_constant_stays_near_1(part):
+    """An 8 x 64 Linear: next to nothing beside the protocol, and noise over noise is anything."""
+    rng = random.Random(5)
+    many = [measured(0.1, 0.1 * part, 0.1 * part, rng, noise=0.02, halves=0.02) for _ in range(300)]
+    speedups = sorted(found.speedup for found in many)
+    assert speedups[3] > 0.72
+    assert speedups[-4] < 1.35
+    assert speedups[150] == pytest.approx(1.0, abs=0.05)
+    assert sum(found.ci95[0] <= 1.0 <= found.ci95[1] for found in many) >= 0.93 * len(many)
+
+
+def test_the_interval_contains_what_the_constant_may_be_off_by():
+    """Blocks that agree: were the constant a little larger, both latencies would be less by it."""
+    times = [(4.0 + 1e-9 * i, 3.6 + 1e-9 * i) for i in range(9)]  # no clock's step
+    blocks = [Block(reference_ms=(a,), candidate_ms=(b,)) for a, b in times]
+    null = Null(ms=3.0, spread_ms=0.03)
+    off_ms = null.half_width_ms(9)
+    low, high = estimate(blocks, null).ci95
+    assert low < (1.0 + off_ms) / (0.6 + off_ms)
+    assert high > (1.0 - off_ms) / (0.6 - off_ms)
+    known = estimate(blocks, Null(ms=3.0, spread_ms=0.0))
+    assert known.half_width == pytest.approx(0.0, abs=1e-6)
+    assert high / low > known.ci95[1] / known.ci95[0]
+    assert 0.0 < null.half_width_ms(36) < 0.51 * off_ms
+
+
+def test_processes_that_differ_in_the_constant_differ_more_where_little_else_is_left():
+    def half(total_ms):
+        times = [(total_ms * (1 + 2e-9 * i), total_ms * (1 + 3e-9 * i + 1e-9)) for i in range(5)]
+        blocks = [Block(reference_ms=(a,), candidate_ms=(b,)) for a, b in times]
+        return math.log(estimate(blocks, Null(ms=3.0, spread_ms=0.0)).ci95[1])
+
+    assert half(3000.0) == pytest.approx(APART, rel=0.01)
+    assert half(4.0) == pytest.approx(4 * APART)
 
 
 def test_no_blocks_is_an_error():
     with pytest.raises(ValueError, match="no blocks"):
-        estimate([], 0.0)
+        estimate([], FREE)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +180,7 @@ def test_a_coarse_clock_widens_the_interval():
     """Five blocks that agree to the last digit, on a clock that shows only steps of 0.1 ms."""
     blocks = [Block(reference_ms=(5.0, 5.1, 5.0), candidate_ms=(2.5, 2.5, 2.4))] * 5
     assert clock_step(blocks) == pytest.approx(0.1)
-    low, high = estimate(blocks, 0.0).ci95
+    low, high = estimate(blocks, FREE).ci95
     assert low <= 4.98 / 2.53
     assert high >= 5.02 / 2.47
 
@@ -99,7 +193,7 @@ def test_a_process_that_is_sure_of_itself_may_differ_from_the_next_one():
         reference_ms = 2.0 * math.exp(rng.gauss(0, 0.005))
         steps = [1 + 1e-6 * i for i in range(5)]
         blocks = [Block(reference_ms=(reference_ms * x,), candidate_ms=(x * x,)) for x in steps]
-        result = estimate(blocks, 0.0)
+        result = estimate(blocks, FREE)
         assert decide(result, 5, 0.1, RULE).stop  # more blocks would not narrow it
         held += result.ci95[0] <= 2.0 <= result.ci95[1]
     assert 0.93 <= held / 2000 <= 0.97
