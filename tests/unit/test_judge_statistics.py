@@ -7,6 +7,7 @@ import pytest
 
 from pike_hpc.evaluate.statistics import (
     APART,
+    COPIES_MS,
     NULL_FLOOR,
     SURE,
     Block,
@@ -77,6 +78,15 @@ def test_what_is_left_is_never_less_than_the_noise_of_the_constant_nor_more_than
     assert 0 < without_null(1.0, Null(ms=1.0, spread_ms=0.0)) < 0.1
 
 
+def test_of_a_small_constant_nobody_saves_more_than_half_of_what_was_measured():
+    steady = Null(ms=0.06, spread_ms=0.0)
+    assert without_null(0.0601, steady) == pytest.approx(0.03005)
+    assert without_null(0.02, steady) == 0.01
+    assert without_null(0.18, steady) == pytest.approx(0.12)
+    large = Null(ms=COPIES_MS, spread_ms=0.0)
+    assert without_null(COPIES_MS * 1.1, large) == pytest.approx(COPIES_MS * 0.1)
+
+
 def test_who_saves_the_protocol_s_own_copies_does_not_seem_to_take_next_to_nothing():
     assert without_null(2.0, Null(ms=3.0, spread_ms=0.03)) == 1.0
     assert without_null(2.95, Null(ms=3.0, spread_ms=0.03)) == pytest.approx(0.12)
@@ -102,11 +112,14 @@ def test_a_program_that_takes_less_than_its_copies_keeps_its_speedup():
     assert max(found.ci95[1] / found.ci95[0] for found in many) < 1.25
 
 
+@pytest.mark.parametrize("null_ms", [0.1, 1.0])
 @pytest.mark.parametrize("part", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_an_unchanged_model_within_the_noise_of_the_constant_stays_near_1(part):
+def test_an_unchanged_model_within_the_noise_of_the_constant_stays_near_1(part, null_ms):
     """An 8 x 64 Linear: next to nothing beside the protocol, and noise over noise is anything."""
     rng = random.Random(5)
-    many = [measured(0.1, 0.1 * part, 0.1 * part, rng, noise=0.02, halves=0.02) for _ in range(300)]
+    both_ms = null_ms * part
+    noise = {"noise": 0.02, "halves": 0.02}
+    many = [measured(null_ms, both_ms, both_ms, rng, **noise) for _ in range(300)]
     speedups = sorted(found.speedup for found in many)
     assert speedups[3] > 0.72
     assert speedups[-4] < 1.35
