@@ -20,20 +20,20 @@ from pike_hpc.evaluate.centre import LONE, centre
 
 HALF_BLOCK_MS = 25.0
 NULL_FLOOR = 0.5
-"""A latency never falls below this part of what was measured while that is within the noise of the
-constant (SURE), or the constant is small (COPIES_MS): what remains of a model much faster than the protocol is noise, and noise over
-noise made an unchanged 8 x 64 Linear look 20 times as fast as itself. Such a model's speedup is
-understated instead."""
+"""A latency never falls below this part of what was measured, but beside large copies (COPIES_MS):
+what remains of a model much faster than the protocol is noise, and noise over noise made an
+unchanged 8 x 64 Linear look 20 times as fast as itself. Such a model's speedup is understated
+instead."""
 COPIES_MS = 0.25
 """A constant above this is copies of large buffers: they move more than an L2 cache holds, so that
 the physical floor bounds what a program could gain that saves itself a part of them. Below, half of
 what was measured does."""
 SURE, STEADY = 4.0, 0.01
-"""Of such a constant, what is left of a latency tells something from SURE spreads of the constant on, of which STEADY
-of the constant is the least that is believed. Simulated with noise of halves of 0.5 to 3 % and of
-windows of 2 to 10 %: whatever part of the constant an unchanged model takes, it stays within 0.78
-and 1.24 in 98 of 100 measurements of 10 blocks; with 2 spreads it reaches 1.35, with 1 it reaches
-1.6. A constant of three quarters of a latency, known to 1 %, takes off all of itself."""
+"""Of such a constant, what is left of a latency tells something from SURE spreads on, of which
+STEADY of the constant is the least that is believed. Simulated with noise of halves of 0.5 to 3 %
+and of windows of 2 to 10 %: whatever part of the constant an unchanged model takes, it stays within
+0.78 and 1.24 in 98 of 100 measurements of 10 blocks; with 2 spreads it reaches 1.35, with 1 it
+reaches 1.6. A constant of three quarters of a latency, known to 1 %, takes off all of itself."""
 
 CLOCK_BLOCKS = 4
 """Blocks whose latencies show the clock's step: all of them would only cost time."""
@@ -129,8 +129,8 @@ def without_null(latency_ms: float, null: Null) -> float:
     """What the model took, the protocol's own constant taken off; above 0.
 
     Half of what was measured is the least, but where the constant is large copies: there it is
-    their noise. Who takes less than them by more than that noise did not go the whole way through the
-    protocol, and is not believed to have taken next to nothing.
+    their noise. Who takes less than them by more than that noise did not go the whole way through
+    the protocol, and is not believed to have taken next to nothing.
     """
     left_ms = latency_ms - null.ms
     if null.ms < COPIES_MS or left_ms < -null.sure_ms:
