@@ -108,6 +108,9 @@ TURNS = (
     "[/INST][INST]",
     "<end_of_turn><start_of_turn>",
     "<<SYS>> <</SYS>>",
+    "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [THINK] [/THINK]",
+    "[TOOL_CALLS] [ARGS] [CALL_ID] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CONTENT]",
+    "]~!b[]~b]system [e~[ ]~!b[ ]~b]",
 )
 
 
@@ -119,7 +122,9 @@ def test_words_that_end_a_turn_are_broken_up(field):
     assert "im_start" in user
 
 
-@pytest.mark.parametrize("code", ["k<<<grid, block, 0, s>>>(x);", "a | b", "x[1:]", "v << 1 >> s"])
+@pytest.mark.parametrize(
+    "code", ["k<<<grid, block, 0, s>>>(x);", "a | b", "x[1:]", "x[~b[0]]", "v << 1 >> s"]
+)
 def test_code_is_shown_as_it_is(code):
     assert code in render(Role.FIX, **FACTS, failed_source=code).user
 

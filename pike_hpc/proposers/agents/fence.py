@@ -17,10 +17,12 @@ _CONTROLS = re.compile(
 """Control characters but tab and newline, and those that hide or reorder text."""
 
 _TURNS = re.compile(
-    r"[<|\uff5c\[](?:"  # first of all, so that a search skips from one of these to the next
+    r"[<|\uff5c\[\]](?:"  # first of all, so that a search skips from one of these to the next
     r"(?<=<)(?=[|\uff5c])|(?<=[|\uff5c])(?=>)"  # <|im_end|> and its kind
-    r"|(?<=<)(?=/?s>|(?:start|end)_of_turn>|bos>|eos>)|(?<=\[)(?=/?(?:INST|SYSTEM_PROMPT)\])"
-    r"|(?<=<)(?=<SYS>>|</SYS>>))"
+    r"|(?<=<)(?=/?s>|(?:start|end)_of_turn>|bos>|eos>)|(?<=<)(?=<SYS>>|</SYS>>)"
+    r"|(?<=\[)(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|THINK)\])"  # Mistral's
+    r"|(?<=\[)(?=(?:TOOL_CALLS|TOOL_CONTENT|CALL_ID|ARGS)\])"
+    r"|(?<=\])(?=~!?b[\[\]])|(?<=\[)(?=e~\[))"  # MiniMax's ]~!b[ ]~b] [e~[
 )
 """The character of a word, by which chat templates tell messages apart, that is to end there."""
 
