@@ -16,6 +16,8 @@ from pike_hpc.sandbox.host import SYSTEM_FOLDERS
 
 _DEFAULT_CUDA = "/usr/local/cuda"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_STUBS = "lib64/stubs"
+"""Stands in for the driver's libraries when something is linked where no GPU is."""
 _PARTS = ("bin/nvcc", "include/cuda_runtime.h")
 
 
@@ -27,7 +29,7 @@ class Toolchain:
     read_only: tuple[Path, ...] = ()
     """Folders outside the system's that have to be shown."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """PATH, and CUDA_HOME where there is one."""
+    """PATH, and with a toolkit LIBRARY_PATH, CUDA_HOME where it is this host's."""
 
 
 def toolchain(
@@ -47,6 +49,8 @@ def toolchain(
     if image is None and (beside / "ninja").exists():
         folders.append(str(beside))
     env = {"PATH": ":".join((*folders, _PATH))}
+    if cuda or image:
+        env["LIBRARY_PATH"] = f"{cuda or _DEFAULT_CUDA}/{_STUBS}"
     if cuda is not None:
         env["CUDA_HOME"] = str(cuda)
     outside = cuda is not None and not str(cuda).startswith(tuple(f"{s}/" for s in SYSTEM_FOLDERS))

@@ -24,6 +24,7 @@ def test_a_named_toolkit_outside_the_system_is_shown_where_it_really_is(cuda, na
     assert found.read_only == (real,)
     assert found.env["CUDA_HOME"] == str(real)
     assert found.env["PATH"].startswith(f"{real}/bin:")
+    assert found.env["LIBRARY_PATH"] == f"{real}/lib64/stubs"  # -lcuda where no driver is
 
 
 def test_a_toolkit_on_path_is_found(cuda):
@@ -41,6 +42,7 @@ def test_an_image_brings_its_own(cuda):
     found = toolchain({"CUDA_HOME": str(cuda)}, image="torch.sif")
     assert found.read_only == ()
     assert "CUDA_HOME" not in found.env
+    assert found.env["LIBRARY_PATH"] == "/usr/local/cuda/lib64/stubs"
     assert "/usr/local/cuda/bin" in found.env["PATH"].split(":")
 
 

@@ -9,6 +9,7 @@ to the candidate: the listener believes only that these bytes came from that can
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import subprocess
@@ -33,15 +34,23 @@ END = struct.Struct(">cB")
 
 IMPORTED, COMPILE_FAILED, RAISED = range(3)
 
+_NATIVE = re.compile(r"((?:-arch|--gpu-architecture)=)?native")
+"""nvcc's flag for the GPU that is here, in one word or the two words of it."""
+_DRIVER_LACKS = re.compile(r"find (?:library )?-l(?:cuda|nvidia-ml)\b")
+"""What linkers say where the driver's libraries are missing, as on a machine without a GPU."""
+
 
 class Workshop:
     """Compiles what a program asks for: with light headers where they do, and tells of it."""
 
-    def __init__(self, link: socket.socket) -> None:
-        self._link = link
+    def __init__(self, link: socket.socket, arch: str | None = None) -> None:
+        """`arch`: compute capability of the GPU that will run what is compiled, such as 9.0."""
+        self._link, self._arch = link, arch
         self._failed: list[BaseException] = []
         self._folder = Path(tempfile.mkdtemp(prefix="headers-"))
         self._built = 0
+        self._renamed = False
+        """Whether the call at hand asked for a GPU that is not here, and was given another name."""
 
     def answer(self, call: str, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """What the call returns; its library is sent beside. Raises what the compiler said."""
@@ -51,6 +60,8 @@ class Workshop:
             return original(**arguments)  # it will say what is wrong with them
         if arguments.get("is_standalone"):
             return original(**arguments)
+        named = for_arch(arguments, self._arch)
+        self._renamed, arguments = named != arguments, named
         made = self._light(original, arguments, texts)
         if made is None:
             made = self._full(original, arguments)
@@ -94,9 +105,27 @@ class Workshop:
         try:
             return original(**_copied(arguments))
         except RuntimeError as error:
-            if _is_compilers(error):
+            # The lack of a GPU or of its driver is nobody's fault: the run decides.
+            if _is_compilers(error) and not self._renamed and not _DRIVER_LACKS.search(str(error)):
                 self._failed.append(error)
             raise
+
+
+def for_arch(arguments: dict[str, Any], arch: str | None) -> dict[str, Any]:
+    """The arguments with flags of nvcc that mean "the GPU here" naming that of the run instead.
+
+    Here is none, and nvcc would compile for the oldest that it knows. The same without `arch`.
+    """
+    flags = arguments.get("extra_cuda_cflags")
+    if arch is None or not isinstance(flags, (list, tuple)):
+        return arguments
+    named = f"sm_{arch.replace('.', '')}"
+    made: list[Any] = []
+    for before, flag in zip(("", *flags), flags, strict=False):
+        found = _NATIVE.fullmatch(flag) if isinstance(flag, str) else None
+        bound = found is not None and (found[1] or before in ("-arch", "--gpu-architecture"))
+        made.append(f"{found[1] or ''}{named}" if found and bound else flag)
+    return arguments | {"extra_cuda_cflags": made} if made != list(flags) else arguments
 
 
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +178,7 @@ def main(address: str) -> None:
         with link.makefile("rb") as file:
             (size,) = LENGTH.unpack(file.read(LENGTH.size))
             job = json.loads(file.read(size))
-        workshop = Workshop(link)
+        workshop = Workshop(link, job["arch"])
         install(workshop.answer)
         gpu = PretendedGpu(job["arch"])
         place = Path(tempfile.mkdtemp(prefix="program-"))
