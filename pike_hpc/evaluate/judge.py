@@ -24,7 +24,7 @@ import torch
 
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
-from pike_hpc.evaluate.judge_anchor import alone_ms
+from pike_hpc.evaluate.judge_anchor import Alone, time_alone
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
@@ -244,14 +244,14 @@ class Judge:
 
     def _time_alone(
         self, reference: RunnerLink, truth: Truth, secrets: Secrets
-    ) -> tuple[float, bool]:
-        """Latency of the reference in milliseconds, and whether nobody else was on the device."""
+    ) -> tuple[Alone, bool]:
+        """Latency of the reference and the constant, and whether nobody else was on the device."""
         drawn = itertools.count()
 
         def fresh(count: int) -> Sequence[torch.Tensor]:
             return truth.pack_fresh(secrets.seed("alone", next(drawn)), count)
 
-        return self._solitude.during((reference.number,), lambda: alone_ms(reference, fresh))
+        return self._solitude.during((reference.number,), lambda: time_alone(reference, fresh))
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
         passed = outcome.status is EvalStatus.PASSED

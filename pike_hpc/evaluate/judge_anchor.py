@@ -5,13 +5,14 @@ Whatever a candidate leaves on a GPU, in kernels or in copies, it can leave only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import torch
 
 from pike_hpc.evaluate.judge_link import RunnerLink
-from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, SLOW_MS, Side
+from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, SLOW_MS, Side, Window
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import Null, without_null
 
@@ -19,8 +20,20 @@ WINDOWS = 7
 """Of one call each; one suffices of a call that takes long."""
 
 
-def alone_ms(reference: RunnerLink, fresh_inputs: Callable[[int], Sequence[torch.Tensor]]) -> float:
-    """Latency of one call in milliseconds, as `Stopwatch` tells it. Raises RunnerFailed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """What windows of one call showed."""
+
+    latency_ms: float
+    """The constant taken off."""
+    nulls_ms: Mapping[int, float]
+    """The constant, by how many calls share a window."""
+
+
+def time_alone(
+    reference: RunnerLink, fresh_inputs: Callable[[int], Sequence[torch.Tensor]]
+) -> Alone:
+    """Latency of one call and the constant, as `Stopwatch` tells them. Raises RunnerFailed.
 
     Args:
         reference: its runner, holding the judging weights.
@@ -29,11 +42,19 @@ def alone_ms(reference: RunnerLink, fresh_inputs: Callable[[int], Sequence[torch
     side = Side(reference)
     side.make_room(1, 1)
 
-    def latency_ms(op: Op = Op.CALL) -> float:
-        window = (reference.staged(fresh_inputs(1)[0]),)
-        return side.run([window], op, warmth=window)[0]
+    def fresh(count: int, calls: int) -> list[Window]:
+        staged = [reference.staged(packed) for packed in fresh_inputs(count * calls)]
+        return [tuple(staged[i * calls : (i + 1) * calls]) for i in range(count)]
 
-    first = latency_ms()
-    count = 1 if first > SLOW_MS else WINDOWS
-    taken = median(latency_ms() for _ in range(count))
-    return without_null(taken, Null.of([latency_ms(Op.NULL) for _ in range(NULL_WINDOWS)]))
+    seen = fresh(1, 1)
+    slow = side.run(seen)[0] > SLOW_MS
+    warmth = None if slow else seen[0]
+    taken = [side.run(fresh(1, 1), warmth=warmth)[0] for _ in range(1 if slow else WINDOWS)]
+    nulls = {
+        calls: Null.of(side.run(fresh(NULL_WINDOWS, calls), Op.NULL, keep=False, warmth=warmth))
+        for calls in {1, 1 if slow else reference.places}
+    }
+    return Alone(
+        latency_ms=without_null(median(taken), nulls[1]),
+        nulls_ms={calls: null.ms for calls, null in nulls.items()},
+    )

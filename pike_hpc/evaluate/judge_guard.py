@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from pike_hpc.evaluate.judge_anchor import Alone
 from pike_hpc.evaluate.nvml import Gpu, NvmlError
 from pike_hpc.evaluate.nvml_guard import Anchor, Guard, History, Read, unread
 from pike_hpc.evaluate.statistics import Estimate
@@ -33,21 +34,27 @@ class TaskWatch:
         """What is known of the reference before any candidate was there."""
         return self._history.anchor
 
-    def learn(self, time_alone: Callable[[], tuple[float, bool]]) -> None:
+    def learn(self, time_alone: Callable[[], tuple[Alone, bool]]) -> None:
         """Have the reference timed with no candidate there, where that tells anything.
 
         Args:
-            time_alone: its latency in milliseconds, and whether nobody else was on the device.
+            time_alone: its latency and the constant, and whether nobody else was on the device.
         """
         if not self._drifts or self.anchor is not None:
             return
         guard = self.guard()
         guard.begin()
         guard.before()
-        latency_ms, quiet = time_alone()
+        alone, quiet = time_alone()
         if guard.after(reference_last=True) and quiet:
             seen = guard.clocks()
-            self.take(Anchor(latency_ms=latency_ms, sm_mhz=seen.sm_mhz if seen else None))
+            self.take(
+                Anchor(
+                    latency_ms=alone.latency_ms,
+                    nulls_ms=alone.nulls_ms,
+                    sm_mhz=seen.sm_mhz if seen else None,
+                )
+            )
 
     def take(self, anchor: Anchor | None) -> None:
         """Hold the reference against what is known of it under other weights."""

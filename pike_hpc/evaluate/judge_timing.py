@@ -240,13 +240,21 @@ class Stopwatch:
             elif not worn:
                 lost_s += self._clock() - began
                 continue
-            found = estimate(blocks, Null.of(self._nulls))
+            found = estimate(blocks, self._null(plan.calls))
             spent_s = self._clock() - start - lost_s
             decision = decide(found, len(blocks), spent_s, rule)
             if decision.stop or worn:
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * plan.calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
+
+    def _null(self, calls: int) -> Null:
+        """The constant of windows of so many calls: no more than it can be by itself.
+
+        It is measured while the candidate is stopped, and copies that this left may go on.
+        """
+        seen = Null.of(self._nulls)
+        return replace(seen, ms=min(seen.ms, self._guard.most_null_ms(calls)))
 
     def _plan(self, latency: float) -> Plan:
         """For sides of which the slower takes so many milliseconds."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -54,11 +54,24 @@ class Anchor:
     latency_ms: float
     sm_mhz: float | None
     """The clock it had, where it is read."""
+    nulls_ms: Mapping[int, float] = field(default_factory=dict)
+    """The protocol's constant then, by how many calls share a window."""
 
     def most_ms(self, sm_mhz: float | None) -> float:
         """What it may take at a clock of now."""
+        return self._most_ms(self.latency_ms, sm_mhz)
+
+    def most_null_ms(self, calls: int, sm_mhz: float | None) -> float:
+        """What the constant may be at a clock of now, by the same measure: copies slow down too.
+
+        A larger one takes as much off both sides, and makes whoever is faster seem faster still.
+        """
+        known = self.nulls_ms.get(calls)
+        return math.inf if known is None else self._most_ms(known, sm_mhz)
+
+    def _most_ms(self, alone_ms: float, sm_mhz: float | None) -> float:
         slower = max(1.0, self.sm_mhz / sm_mhz) if self.sm_mhz and sm_mhz else 1.0
-        return SLACK * slower * self.latency_ms + DRIFT_MS
+        return SLACK * slower * alone_ms + DRIFT_MS
 
 
 @dataclass(slots=True)
@@ -91,6 +104,10 @@ class History:
     def most_ms(self) -> float:
         """What the reference can take by itself at its clock of now, as far as that is known."""
         return self.anchor.most_ms(usual(self.sm_mhz)) if self.anchor else math.inf
+
+    def most_null_ms(self, calls: int) -> float:
+        """What the constant can be in windows of so many calls, as far as that is known."""
+        return self.anchor.most_null_ms(calls, usual(self.sm_mhz)) if self.anchor else math.inf
 
 
 @dataclass(slots=True)
@@ -188,6 +205,10 @@ class Guard:
     def why(self) -> str:
         """What was wrong with the block discarded last."""
         return ", ".join(self._faults)
+
+    def most_null_ms(self, calls: int) -> float:
+        """What the protocol's constant can be in windows of so many calls; inf where unknown."""
+        return self._history.most_null_ms(calls)
 
     def clocks(self) -> Clocks | None:
         """The record of what was seen; None where nothing could be read."""

@@ -1,15 +1,20 @@
 """The guards of a judge: one watch a task, drift measured again, nothing where nothing is read."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pike_hpc.evaluate.judge_anchor import Alone  # noqa: E402
 from pike_hpc.evaluate.judge_guard import Guards, at_most  # noqa: E402
-from pike_hpc.evaluate.nvml_guard import SLACK, VERDICTS, Anchor  # noqa: E402
+from pike_hpc.evaluate.nvml_guard import DRIFT_MS, SLACK, VERDICTS, Anchor  # noqa: E402
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402
 from pike_hpc.evaluate.statistics import Estimate  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
+ALONE = Alone(latency_ms=10.0, nulls_ms={1: 0.2, 8: 0.05})
 
 
 def twice_as_fast(reference_ms):
@@ -87,7 +92,7 @@ def watch_of(mhz=1755):
     """A watch of a task whose reference took 10 ms with no candidate there, and its sensors."""
     sensors = Sensors(sm_mhz=mhz)
     watch = Guards(SimulatedNvml(sensors).gpu().sample).task("a")
-    watch.learn(lambda: (10.0, True))
+    watch.learn(lambda: (ALONE, True))
     return watch, sensors
 
 
@@ -129,9 +134,9 @@ def test_a_lower_clock_explains_a_slower_reference():
 
 def test_it_is_learned_once_and_only_where_nobody_else_was_there():
     watch = Guards(SimulatedNvml().gpu().sample).task("a")
-    watch.learn(lambda: (99.0, False))
+    watch.learn(lambda: (replace(ALONE, latency_ms=99.0), False))
     assert watch.anchor is None
-    watch.learn(lambda: (10.0, True))
+    watch.learn(lambda: (ALONE, True))
     watch.learn(lambda: pytest.fail("asked again"))
     assert watch.anchor.latency_ms == 10.0
 
@@ -149,3 +154,15 @@ def test_other_weights_have_the_same_anchor():
 def test_a_faster_reference_than_believed_stays():
     found = twice_as_fast(10.0)
     assert at_most(found, 12.0) == found
+
+
+def test_the_constant_is_no_larger_than_alone_but_for_what_a_lower_clock_explains():
+    watch, sensors = watch_of(mhz=1800)
+    assert watch.guard().most_null_ms(1) == pytest.approx(SLACK * 0.2 + DRIFT_MS)
+    assert watch.guard().most_null_ms(8) == pytest.approx(SLACK * 0.05 + DRIFT_MS)
+    assert watch.guard().most_null_ms(4) == float("inf")
+    sensors.sm_mhz = 1650
+    for _ in range(5):
+        watch.timed(Timer(10.0))
+    assert watch.guard().most_null_ms(1) == pytest.approx(SLACK * 0.2 * 1800 / 1650 + DRIFT_MS)
+    assert Guards(SimulatedNvml().gpu().sample).task("b").guard().most_null_ms(1) == float("inf")

@@ -1,0 +1,61 @@
+"""The reference timed before any candidate is there: as a stopwatch would, in as few calls."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.evaluate.judge_anchor import WINDOWS, time_alone  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_timing import NULL_WINDOWS  # noqa: E402 - torch
+from pike_hpc.evaluate.runner import Op  # noqa: E402 - torch
+
+pytestmark = pytest.mark.torch
+
+
+class Reference(SimpleNamespace):
+    """A runner's link: a call takes `ms` and the protocol 0.5 ms a window; the first is slower."""
+
+    places = 4
+
+    def __init__(self, ms: float) -> None:
+        super().__init__(ms=ms, asked=[])
+
+    def windows(self, op: Op, inputs, answers) -> float:
+        cold = not self.asked
+        self.asked.append((op, len(inputs)))
+        works = self.ms * (3.0 if cold else 1.0) if op is Op.CALL else 0.0
+        return works + 0.5 / len(inputs)
+
+    def staged(self, packed):
+        return packed
+
+    def spaces(self, count):
+        return torch.zeros(count, 16, dtype=torch.uint8)
+
+    def watch(self) -> None:
+        """It spins from now on."""
+
+    def rest(self) -> None:
+        """It sleeps again."""
+
+
+def fresh(count):
+    return [torch.zeros(16, dtype=torch.uint8) for _ in range(count)]
+
+
+def test_a_short_model_is_timed_warm_and_the_constant_for_either_kind_of_window():
+    reference = Reference(2.0)
+    found = time_alone(reference, fresh)
+    assert found.latency_ms == pytest.approx(2.0)
+    assert found.nulls_ms == {1: 0.5, 4: 0.125}
+    assert reference.asked.count((Op.CALL, 1)) == 1 + 2 * WINDOWS
+    assert reference.asked.count((Op.NULL, 4)) == NULL_WINDOWS
+
+
+def test_a_slow_model_is_called_twice_in_all():
+    reference = Reference(900.0)
+    found = time_alone(reference, fresh)
+    assert found.latency_ms == pytest.approx(900.0)
+    assert found.nulls_ms == {1: 0.5}
+    assert reference.asked == [(Op.CALL, 1)] * 2 + [(Op.NULL, 1)] * NULL_WINDOWS
