@@ -148,6 +148,31 @@ def run(link, op=Op.CALL, count=PLACES, *, unchanged=True):
     return latency_ms, [views(slots, row)[0][0].item() for row in answers]
 
 
+REMEMBERS = """
+import weakref
+before = []
+class ModelNew(Model):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("room", torch.zeros(COUNT, dtype=torch.uint8), persistent=False)
+        self.beside = sum(old() is not None for old in before)
+        before.append(weakref.ref(self))
+    def of(self, x):
+        return x + 100 * self.beside
+"""
+
+
+@pytest.mark.parametrize(("size", "beside"), [(1 << 10, 1), ((1 << 28) + 1, 0)])
+def test_a_small_model_lives_until_the_next_one_is_built(start, size, beside):
+    """What it remembers by where its weights lie must not be met by others."""
+    link = start(REMEMBERS.replace("COUNT", str(size)))
+    link.rest()
+    for _ in range(3):
+        link.do(Op.LOAD)
+    link.watch()
+    assert run(link, count=1)[1] == [1.0 + 100 * beside]
+
+
 def test_every_call_has_its_own_input_and_place(start):
     link = start("")
     latency_ms, answers = run(link)

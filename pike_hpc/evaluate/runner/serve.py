@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import itertools
 import json
 import os
 import socket
@@ -53,6 +54,10 @@ from .protocol import (
 from .state import State
 from .trees import as_tensor, flatten, host_bytes, unflatten, views
 from .weights import Hands, Placement, slots_of
+
+SPARED_BYTES, SPARED_PART = 1 << 28, 0.1
+"""A model that is replaced lives on until the next one is built where it is no larger: on the host
+what counts as a small model there, on a GPU the part of the memory that is free beside it."""
 
 
 class Runner:
@@ -137,6 +142,7 @@ class Runner:
             raise Refused(Code.NO_MODEL)
 
     def _load(self, source: Source, seed: int) -> Code:
+        old = spared(self._model, self._device)
         self._model, self._state, self._last = None, None, []
         gc.collect()
         with phase(Code.CONSTRUCTOR_RAISED), same_defaults():
@@ -154,6 +160,7 @@ class Runner:
                 prepare(model.state_dict())
         self._model = model
         self._remember()
+        del old  # not before: the new weights must not lie where the old ones lay
         guessed = self._placement is not None and not self._placement.by_name
         return Code.PLACED if guessed and prepare_of(model) is None else Code.OK
 
@@ -270,6 +277,20 @@ def prepare_of(model: Any) -> Callable[[dict[str, Any]], None] | None:
     except ValueError:  # no signature to be had
         pass
     return prepare  # type: ignore[no-any-return]
+
+
+def spared(model: torch.nn.Module | None, device: torch.device) -> torch.nn.Module | None:
+    """The model, where there is room for it beside another one; None where not.
+
+    A program may remember what it made of weights by where they lie: that is right while the
+    weights live, and wrong for others that come to lie there.
+    """
+    if model is None:
+        return None
+    size = sum(t.nbytes for t in itertools.chain(model.parameters(), model.buffers()))
+    if device.type != "cuda":
+        return model if size <= SPARED_BYTES else None
+    return model if size <= SPARED_PART * torch.cuda.mem_get_info(device)[0] else None
 
 
 def main(address: str, device: str) -> None:
