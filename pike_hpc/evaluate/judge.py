@@ -34,7 +34,7 @@ from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_physics import Physics
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
-from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude
+from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed, Outcome, conclude, no_seed
 from pike_hpc.evaluate.judge_warm import Warm
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.runner import Code
@@ -168,16 +168,7 @@ class Judge:
             reason = yardstick.admission.reason
             if by is WeightsBy.STATE:
                 raise Unfit(f"the task is not admitted: {reason}")
-            if so_far is None:
-                outcome.status = EvalStatus.WRONG_STRUCTURE
-                said = "the reference's weights have no place in it"
-            else:
-                outcome.status = so_far.status
-                said = f"{so_far.message}, its weights being where shapes and order say"
-            outcome.message = (
-                f"{said}; with weights from a seed the task is not admitted: {reason}; give it a "
-                "method prepare(state_dict)"
-            )
+            no_seed(outcome, reason, so_far)
             return
         work = bench.work(by, self._physics)
         # Labels of an evaluation's seeds are fresh random bytes: no seed is ever drawn twice.

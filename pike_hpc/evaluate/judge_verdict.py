@@ -354,3 +354,23 @@ def conclude(
     """Turn a failed candidate runner into status and message."""
     ending = link.end(EXIT_GRACE_S if failed.kind == "gone" else 0.0)
     outcome.status, outcome.message = explain(failed, ending, calls, allowed_s)
+
+
+def no_seed(outcome: Outcome, reason: str, so_far: Verdict | None) -> None:
+    """Say that a seed is no way out either.
+
+    Args:
+        outcome: gets status and message.
+        reason: why the task is not admitted with weights from a seed.
+        so_far: what weights put where shapes and order say came to; None where there was no place.
+    """
+    if so_far is None:
+        outcome.status = EvalStatus.WRONG_STRUCTURE
+        said = "the reference's weights have no place in it"
+    else:
+        outcome.status = so_far.status
+        said = f"{so_far.message}, its weights being where shapes and order say"
+    outcome.message = (
+        f"{said}; with weights from a seed the task is not admitted: {reason}; give it a "
+        "method prepare(state_dict)"
+    )

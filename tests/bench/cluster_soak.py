@@ -86,6 +86,7 @@ AGENTS_NODES = ("c3", "c4")
 PUT_BACK = re.compile(r"(\d+) requests of lost workers are in the queue again")
 FROZEN_S = (5.0, 40.0)
 DOWN_S = (3.0, 20.0)
+NO_NODES = "Requested node configuration is not available"
 END_S = 900.0
 """Patience with a run that nothing disturbs any more."""
 LEAST_HITS, HITS_S = 2, 300.0
@@ -284,9 +285,10 @@ def go_on(rehearsal, found):
     if living >= AGENTS:
         return 0
     slurm = rehearsal.slurm
-    # It may have to be tried again, where Slurm has not heard of the end yet.
+    # It may have to be tried again, where Slurm has not heard of the end yet, or where a controller
+    # just started has not heard of the nodes yet.
     done = slurm.tried(slurm.python, "-m", "pike_hpc", "resume", "run", timeout_s=120)
-    if done.returncode not in (0, 75):
+    if done.returncode not in (0, 75) and NO_NODES not in done.stderr:
         raise SystemExit(f"resume failed: {done.stderr}")
     return done.stdout.count("agent job")
 

@@ -76,4 +76,5 @@ def test_an_estimate_costs_little(bench):
     unit = least_cpu_s(lambda: sorted((a + b) / 2 for a, b in pairs(numbers, 2)))
     for count in (30, 48, 400):
         # 1, 2 and 8 of them; 150 where 400 blocks are not taken together.
-        assert least_cpu_s(lambda n=count: bench.estimate(blocks[:n], bench.FREE)) < 25 * unit, count
+        spent = least_cpu_s(lambda n=count: bench.estimate(blocks[:n], bench.FREE))
+        assert spent < 25 * unit, count
