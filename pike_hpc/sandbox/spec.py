@@ -105,7 +105,7 @@ def environment(
 
     Args:
         folder: scratch folder inside; every cache goes there.
-        threads: for OpenMP, MKL and OpenBLAS.
+        threads: for OpenMP, MKL and OpenBLAS, and the compilers that torch.compile starts.
         extra: more variables, which win.
     """
     place = str(folder)
@@ -118,6 +118,8 @@ def environment(
         "TORCHINDUCTOR_CACHE_DIR": f"{place}/inductor",
         # What /proc/cpuinfo names is used: trying it out means compiling anew in each cache.
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
+        # Else as many as the machine has cores, in each of its lanes.
+        "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
         "TRITON_CACHE_DIR": f"{place}/triton",
         # There may be no passwd entry for the uid: getpass.getuser() asks these first.
         "USER": "candidate",
