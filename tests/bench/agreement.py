@@ -49,7 +49,7 @@ WANTED = {
         ("level3-pike/43", "softmax", "inline"),
         ("level3-pike/43", "half", "torch"),
         ("level3-pike/44", "tf32", "torch"),
-        ("level3-pike/9", "channels last", "torch"),
+        ("level3-pike/44", "softmax", "triton"),
     ),
     "cpu": (("level3-pike/1", "tf32", "torch"),),
 }
