@@ -51,6 +51,8 @@ class Yardstick:
     """Per output leaf, E of the reference as it ships."""
     wide: WideRange | None = None
     """What is asked beyond the task's own inputs."""
+    half_noise: float = 0.0
+    """E of the reference under bfloat16 autocast, its worst leaf; 0 where that was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,7 @@ class _Trial:
             limits=tuple({t: x for t, x in leaf.items() if t in kept} for leaf in limits),
             noise=tuple(self._noise),
             wide=None if reason else wide_range(self._truth, self._signal),
+            half_noise=max(self._known[Tier.HALF].values(), default=0.0),
         )
 
     def _demand_nothing_hidden(self) -> None:

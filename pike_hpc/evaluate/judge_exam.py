@@ -36,6 +36,7 @@ class Paper:
     """Answers in the truth's precision, per input and leaf, where the truth keeps them."""
     scales: tuple[LeafScale, ...]
     wide: WideRange | None
+    half_noise: float
     cost_s: float
 
 
@@ -52,6 +53,8 @@ class Exam:
     """What single stretches of the reference's own answers are off by, at worst."""
     wide: WideRange | None
     """What is asked beyond the task's own inputs; the same in every exam."""
+    half_noise: float
+    """E of the reference under bfloat16 autocast; 0 where that is not known."""
     aliased: bool
     """Whether the reference's own answer to the first input changes when it is called again."""
     cost_s: float
@@ -76,6 +79,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
         truths=tuple(truths),
         scales=scales,
         wide=yardstick.wide,
+        half_noise=yardstick.half_noise,
         cost_s=cost_s,
     )
 
@@ -109,6 +113,7 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         reference_errors=tuple(errors),
         reference_locals=tuple(locals_),
         wide=paper.wide,
+        half_noise=paper.half_noise,
         aliased=aliased,
         cost_s=paper.cost_s + time.monotonic() - start,
     )

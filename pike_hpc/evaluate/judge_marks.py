@@ -33,6 +33,9 @@ from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 AS_GOOD = 3.0
 """k of the tiers' limits: within this factor two errors are of the same precision."""
 
+ROUNDED = 0.25
+"""Nobody is taken to have been off by more of the signal for the coarseness of half alone."""
+
 KERNELBENCH_TOLERANCE = 1e-4
 
 USUAL_K, COARSE = 1.25, 0.25
@@ -179,13 +182,21 @@ class Marker:
 
     def _too_far(self, worst: float, limit: float) -> Verdict:
         shipped = max(self._exam.reference_errors, default=0.0)
-        if limit < worst <= AS_GOOD * shipped:
-            return Verdict(
-                EvalStatus.JUDGE_ERROR,
-                f"error {worst:.1e} of the signal is that of the reference itself under torch's "
-                f"own flags ({shipped:.1e}): at this precision the task tells nothing; only "
-                f"programs within {limit:.1e} can be judged",
-            )
+        # Where half is not offered, wrong answers are as near as its own.
+        offered = Tier.HALF in self._asked and all(Tier.HALF in s.limits for s in self._scales)
+        half = self._exam.half_noise if offered else 0.0
+        own = {
+            "torch's own flags": (shipped, AS_GOOD * shipped),
+            "bfloat16": (half, min(AS_GOOD * half, ROUNDED)),
+        }
+        for arithmetic, (error, most) in own.items():
+            if limit < worst <= most:
+                return Verdict(
+                    EvalStatus.JUDGE_ERROR,
+                    f"error {worst:.1e} of the signal is that of the reference itself under "
+                    f"{arithmetic} ({error:.1e}): at this precision the task tells nothing; only "
+                    f"programs within {limit:.1e} can be judged",
+                )
         return wrong(f"error {worst:.1e} of the signal is over {limit:.1e}, the loosest limit here")
 
     def _looked_at_closely(

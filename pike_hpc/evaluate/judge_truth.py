@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.buffers import SharedBuffer
+from pike_hpc.evaluate.judge_calm import settle_norms
 from pike_hpc.evaluate.judge_frame import (
     agree,
     answer_leaves,
@@ -32,7 +33,6 @@ from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, gr
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
-    calibrate,
     held,
     on_device,
     scramble,
@@ -276,7 +276,7 @@ class Truth:
     def model(self) -> nn.Module:
         """The reference as it ships, on the device. Not to be changed for good."""
         if self._model is None:
-            self._model = self._draw(self._seed)
+            self._model = self._fresh(self._seed)
             self._model.load_state_dict(self._judging_state())
             self._state = State(self._model) if self.resets else None
         return self._model
@@ -298,18 +298,25 @@ class Truth:
         self._twin, self._state = None, State(self.model) if self.resets else None
         return Mixture(bits=bits, truth=[self.keep(t) for t in self.answers(seed)])
 
+    def _fresh(self, seed: int) -> nn.Module:
+        return on_device(self._loaded.make_model(seed, device=self.construct).eval(), self.device)
+
     def _draw(self, seed: int) -> nn.Module:
-        model = on_device(self._loaded.make_model(seed, device=self.construct).eval(), self.device)
+        model = self._fresh(seed)
         if self.legacy or self.by is WeightsBy.SEED:
             return model
         if self._checkpoint is not None:
             model.load_state_dict(self._checkpoint, strict=True)
             return model
         spread_constants(model, seed)
-        batches = [
-            self._arguments(s, lambda t: t.to(self.device, copy=True)) for s in CALIBRATION_SEEDS
-        ]
-        self.calibrated = calibrate(model, batches)
+
+        def batches() -> list[Any]:
+            return [
+                self._arguments(s, lambda t: t.to(self.device, copy=True))
+                for s in CALIBRATION_SEEDS
+            ]
+
+        self.calibrated = settle_norms(model, batches)
         try:
             settle(model)
         except RuntimeError as error:

@@ -62,7 +62,7 @@ def moved_constants(
     Parameters whose elements are all the same, and the running statistics of BatchNorm. A program
     can leave out what they do, or a whole branch that they scale, and answer right by accident.
     """
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = norms_of(model)
     statistics = {id(s) for m in norms for s in (m.running_mean, m.running_var) if s is not None}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if isinstance(tensor, nn.Parameter) or id(tensor) in statistics:
@@ -96,6 +96,11 @@ def scramble(model: nn.Module, seed: int) -> None:
             value.mul_((1 + noise if name in names else noise.exp()).to(value))
 
 
+def norms_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Its BatchNorm layers."""
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
 def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> int:
     """Measure the running statistics of BatchNorm layers over `batches`, everything else in eval.
 
@@ -104,11 +109,7 @@ def calibrate(model: nn.Module, batches: Sequence[Sequence[Any]]) -> int:
     Returns:
         How many layers were measured.
     """
-    norms = [
-        m
-        for m in model.modules()
-        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
-    ]
+    norms = [norm for norm in norms_of(model) if norm.track_running_stats]
     if not norms:
         return 0
     before = [copy.deepcopy(m.state_dict()) for m in norms]

@@ -17,6 +17,7 @@ MODULES = (
     "evaluate/buffers.py",
     "evaluate/correctness.py",
     "evaluate/judge_admission.py",
+    "evaluate/judge_calm.py",
     "evaluate/judge_frame.py",
     "evaluate/judge_memory.py",
     "evaluate/judge_mutants.py",

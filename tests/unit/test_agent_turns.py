@@ -149,7 +149,7 @@ def test_on_a_slow_machine_every_winner_is_timed_again(tmp_path):
     for one in controllers:
         one.close()
     winners = {c.setup.task.id: c.view.ranked(Tier.HALF)[:1] for c in controllers}
-    assert sum(map(bool, winners.values())) == 4, "one has no correct program"
+    assert sum(map(bool, winners.values())) >= 4, "chance left more than one without any"
     again = {c.setup.task.id: set(c.view.retimed) for c in controllers}
     assert all(set(winner) <= again[task_id] for task_id, winner in winners.items())
 

@@ -11,7 +11,8 @@ from pike_hpc.records import EvalRequest, EvalStatus, Task, Tier, UsageError, to
 from pike_hpc.worker import SimulatedJudge, WorkerOptions, simulated_result
 from pike_hpc.worker.pace import Backoff, Durations, Tally
 
-TASK = Task(suite="s", id="1", name="one", source="x")
+TASK = Task(suite="s", id="1", name="one", source="x", calibration_version=2)
+"""Of one calibration, whatever is today's: a verdict that is pinned below depends on the digest."""
 
 
 def request(number: int, tiers: tuple[Tier, ...] = tuple(Tier)) -> EvalRequest:
