@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from pike_hpc.evaluate.correctness import rms_difference
 from pike_hpc.evaluate.judge_frame import answer_leaves
 from pike_hpc.evaluate.judge_weights import calibrate, norms_of
+from pike_hpc.evaluate.runner.state import State
 
 CALM = 6e-3
 """Rounding weights to COARSE_BITS may change the answers by so much of their signal: activations
@@ -50,15 +51,17 @@ def settle_norms(model: nn.Module, batches: Callable[[], Batches]) -> int:
     count = calibrate(model, batches()) if norms_of(model) else 0
     if not (count and norms) or (calmest := roughness(model, batches)) <= CALM:
         return count
-    before = [(n.weight.detach().clone(), n.bias.detach().clone()) for n in norms]
+    gains = [norm.weight.detach().clone() for norm in norms]
+    biases = [None if norm.bias is None else norm.bias.detach().clone() for norm in norms]
     summed = before_a_sum(model, batches()[0])
 
     def climb(gain: float, shift: float) -> float:
         with torch.no_grad():
-            for norm, (weight, bias) in zip(norms, before, strict=True):
-                part = gain if norm in summed else 1.0
+            for norm, weight, bias in zip(norms, gains, biases, strict=True):
+                part, moved = (gain, 0.0) if norm in summed else (1.0, shift)
                 norm.weight.copy_(weight * part)
-                norm.bias.copy_(bias * part + (0.0 if norm in summed else shift * weight.abs()))
+                if bias is not None:
+                    norm.bias.copy_(bias * part + moved * weight.abs())
         calibrate(model, batches())
         return roughness(model, batches)
 
@@ -75,12 +78,20 @@ def settle_norms(model: nn.Module, batches: Callable[[], Batches]) -> int:
 def roughness(model: nn.Module, batches: Callable[[], Batches]) -> float:
     """How far rounded weights move its answers, over what another input does; the worst output.
 
-    0 where an output does not depend on its input, or is not floating.
+    0 where an output does not depend on its input, or is not floating. What calls leave in the
+    model is put back, so that each begins alike.
     """
-    with torch.no_grad():
-        first, second = (answer_leaves(model, batch) for batch in batches())
-        with rounded(model):
-            coarse = answer_leaves(model, batches()[0])
+    state = State(model)
+
+    def answers(batch: Sequence[Any]) -> list[torch.Tensor]:
+        try:
+            return answer_leaves(model, batch)
+        finally:
+            state.restore()
+
+    first, second = (answers(batch) for batch in batches())
+    with rounded(model):
+        coarse = answers(batches()[0])
     worst = 0.0
     for a, b, c in zip(first, second, coarse, strict=True):
         if a.is_floating_point() and (signal := rms_difference(a, b)) > 0.0:
