@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import itertools
 import json
 import os
 import socket
@@ -151,7 +150,8 @@ class Runner:
             raise Refused(Code.NOT_A_MODULE)
         self._placement = None
         if hands is not None:
-            self._placement = hands.place(model.state_dict(keep_vars=True))
+            # Not the program's own method, which may take no arguments.
+            self._placement = hands.place(torch.nn.Module.state_dict(model, keep_vars=True))
         model = model.eval().to(self._device)
         if hands is not None:
             self._fit(model, self._weights[source])
@@ -287,7 +287,10 @@ def spared(model: torch.nn.Module | None, device: torch.device) -> torch.nn.Modu
     """
     if model is None:
         return None
-    size = sum(t.nbytes for t in itertools.chain(model.parameters(), model.buffers()))
+    held = [*model.parameters(), *model.buffers()]
+    if any(torch.nn.parameter.is_lazy(t) for t in held):
+        return None
+    size = sum(t.numel() * t.element_size() for t in held)  # nbytes raises for sparse ones
     if device.type != "cuda":
         return model if size <= SPARED_BYTES else None
     return model if size <= SPARED_PART * torch.cuda.mem_get_info(device)[0] else None

@@ -202,7 +202,7 @@ class Hands:
                     alike = likeness(s.name, s.shape, s.floating, s.is_parameter)[how]
                     waiting.setdefault(alike, []).append(i)
             for name, t in own.items():
-                if name not in places:
+                if name not in places and not nn.parameter.is_lazy(t):
                     parameter = isinstance(t, nn.Parameter)
                     alike = likeness(name, t.shape, t.is_floating_point(), parameter)[how]
                     if waiting.get(alike):
@@ -233,7 +233,9 @@ class Hands:
         return draw_only
 
     def _given_as(self, tensor: torch.Tensor) -> int | None:
-        known = self._given.get(tensor.data_ptr()) if tensor.numel() else None
+        if nn.parameter.is_lazy(tensor) or not tensor.numel():
+            return None
+        known = self._given.get(tensor.data_ptr())
         if known is None or known[0].shape != tensor.shape or known[0].stride() != tensor.stride():
             return None
         return known[1]
@@ -243,6 +245,8 @@ class Hands:
 
     def _fits(self, tensor: torch.Tensor, index: int) -> bool:
         slot = self._slots[index]
+        if nn.parameter.is_lazy(tensor):  # its shape comes with its weights
+            return slot.is_parameter
         return (tuple(tensor.shape), tensor.is_floating_point()) == (slot.shape, slot.floating)
 
 
