@@ -171,6 +171,7 @@ class Judge:
             no_seed(outcome, reason, so_far)
             return
         work = bench.work(by, self._physics)
+        bounded = self._physics.bounds_copies(work)
         # Labels of an evaluation's seeds are fresh random bytes: no seed is ever drawn twice.
         secrets = Secrets(os.urandom(32))
         exam, reference = self._warm.reference(bench, by, secrets)
@@ -178,12 +179,12 @@ class Judge:
         try:
             watch = self._guards.task((request.task.digest, by))
             if by is WeightsBy.STATE:
-                watch.learn(lambda: self._time_alone(reference, truth, secrets))
+                watch.learn(lambda: self._time_alone(reference, truth, secrets, bounded=bounded))
                 link.attach(bench.shared(by), request.candidate_source, built.libraries)
                 link.allow(request.timeout_s)
             else:
                 watch.take(self._guards.task((request.task.digest, WeightsBy.STATE)).anchor)
-            self._examine(request, examiner, reference, secrets, by, watch)
+            self._examine(request, examiner, reference, secrets, by, watch, bounded=bounded)
             found, tier = outcome.timing, outcome.tier
             assert found is not None
             assert tier is not None
@@ -214,6 +215,8 @@ class Judge:
         secrets: Secrets,
         by: WeightsBy,
         watch: TaskWatch,
+        *,
+        bounded: bool,
     ) -> None:
         self._host.phase("build")
         self._warm.spares.fill()  # the next ones start while this one is examined
@@ -226,7 +229,7 @@ class Judge:
         kind = self._device.type
         budget_s = RETIME_BUDGET_S if request.retime else SEARCH_BUDGET_S[kind]
         rule = StopRule(half_width=HALF_WIDTH[kind], budget_s=budget_s)
-        examiner.time(reference, rule, secrets, watch, self._solitude)
+        examiner.time(reference, rule, secrets, watch, self._solitude, bounded=bounded)
         self._host.phase("probes")
         examiner.change_weights()
         examiner.look_beyond()
@@ -234,7 +237,7 @@ class Judge:
         examiner.profile()
 
     def _time_alone(
-        self, reference: RunnerLink, truth: Truth, secrets: Secrets
+        self, reference: RunnerLink, truth: Truth, secrets: Secrets, *, bounded: bool
     ) -> tuple[Alone, bool]:
         """Latency of the reference and the constant, and whether nobody else was on the device."""
         drawn = itertools.count()
@@ -242,7 +245,9 @@ class Judge:
         def fresh(count: int) -> Sequence[torch.Tensor]:
             return truth.pack_fresh(secrets.seed("alone", next(drawn)), count)
 
-        return self._solitude.during((reference.number,), lambda: time_alone(reference, fresh))
+        return self._solitude.during(
+            (reference.number,), lambda: time_alone(reference, fresh, bounded=bounded)
+        )
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
         passed = outcome.status is EvalStatus.PASSED

@@ -12,12 +12,14 @@ from statistics import median
 import torch
 
 from pike_hpc.evaluate.judge_link import RunnerLink
-from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, SLOW_MS, Side, Window
+from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, SLOW_MS, Side, Window, affordable
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import Null, without_null
 
 WINDOWS = 7
 """Of one call each; one suffices of a call that takes long."""
+FIRST = 2
+"""Calls of which the faster says whether a call takes long: the first of all may wait for much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +33,17 @@ class Alone:
 
 
 def time_alone(
-    reference: RunnerLink, fresh_inputs: Callable[[int], Sequence[torch.Tensor]]
+    reference: RunnerLink,
+    fresh_inputs: Callable[[int], Sequence[torch.Tensor]],
+    *,
+    bounded: bool = False,
 ) -> Alone:
     """Latency of one call and the constant, as `Stopwatch` tells them. Raises RunnerFailed.
 
     Args:
         reference: its runner, holding the judging weights.
         fresh_inputs: so many inputs that were never seen.
+        bounded: see `Null`.
     """
     side = Side(reference)
     side.make_room(1, 1)
@@ -47,13 +53,16 @@ def time_alone(
         return [tuple(staged[i * calls : (i + 1) * calls]) for i in range(count)]
 
     seen = fresh(1, 1)
-    slow = side.run(seen)[0] > SLOW_MS
+    slow = min(side.run(seen)[0] for _ in range(FIRST)) > SLOW_MS
     warmth = None if slow else seen[0]
     taken = [side.run(fresh(1, 1), warmth=warmth)[0] for _ in range(1 if slow else WINDOWS)]
-    nulls = {
-        calls: Null.of(side.run(fresh(NULL_WINDOWS, calls), Op.NULL, keep=False, warmth=warmth))
-        for calls in {1, 1 if slow else reference.places}
-    }
+
+    def null(calls: int) -> Null:
+        windows = fresh(affordable(reference, NULL_WINDOWS, calls), calls)
+        found = side.run(windows, Op.NULL, keep=False, warmth=warmth)
+        return Null.of(found, bounded=bounded)
+
+    nulls = {calls: null(calls) for calls in {1, reference.places}}
     return Alone(
         latency_ms=without_null(median(taken), nulls[1]),
         nulls_ms={calls: null.ms for calls, null in nulls.items()},

@@ -19,7 +19,15 @@ from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.physics import Peaks, Work, impossible, limits, peaks_of, sure_part
+from pike_hpc.evaluate.physics import (
+    Peaks,
+    Work,
+    bounds_copies,
+    impossible,
+    limits,
+    peaks_of,
+    sure_part,
+)
 from pike_hpc.evaluate.runner import unflatten
 from pike_hpc.records import EvalStatus, Tier, Timing
 from pike_hpc.tasks.load import LoadedTask
@@ -65,6 +73,10 @@ class Physics:
             return None  # no room for two inputs and three answers beside the model
         finally:
             torch.cuda.empty_cache()
+
+    def bounds_copies(self, work: Work | None) -> bool:
+        """Whether who saves copies of the task's buffers would be below the floor."""
+        return bounds_copies(work, self._l2_bytes)
 
     def judged(self, timing: Timing, work: Work | None, tier: Tier) -> Timing:
         """The timing with its limits. Raises Verdict where the candidate was below its floor."""

@@ -159,6 +159,12 @@ class Plan:
         return few or (other.warm and not self.warm)
 
 
+def affordable(link: RunnerLink, windows: int, calls: int) -> int:
+    """As many of the windows as POOL_BYTES hold, one at least."""
+    input_bytes, output_bytes = link.sizes
+    return max(1, min(windows, POOL_BYTES // ((input_bytes + 2 * output_bytes) * calls)))
+
+
 class Stopwatch:
     """Times one pair of runners."""
 
@@ -170,9 +176,11 @@ class Stopwatch:
         tolerance: Tolerance,
         slots: tuple[Slot, ...],
         company: Company,
+        *,
+        bounded: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock
+        self._clock, self._bounded = clock, bounded
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._company, self._accompanied = company, False
         self._restless = 0
@@ -253,13 +261,13 @@ class Stopwatch:
 
         It is measured while the candidate is stopped, and copies that this left may go on.
         """
-        seen = Null.of(self._nulls)
+        seen = Null.of(self._nulls, bounded=self._bounded)
         return replace(seen, ms=min(seen.ms, self._guard.most_null_ms(calls)))
 
     def _plan(self, latency: float) -> Plan:
         """For sides of which the slower takes so many milliseconds."""
         calls = self._calls(latency)
-        windows = self._affordable(windows_per_half(latency * calls), calls)
+        windows = affordable(self._reference.link, windows_per_half(latency * calls), calls)
         return Plan(windows, calls, warm=latency <= SLOW_MS)
 
     def _settled(self, plan: Plan) -> Plan:
@@ -275,6 +283,8 @@ class Stopwatch:
         if places == 1 or latency > SLOW_MS:
             return 1
         while not self._nulls:
+            if self._guard.worn:
+                raise NoisyLane(self._guard.why)
             self._block(Plan(1, 1, warm=True), False)
         return places if latency - median(self._nulls) < SHORT_MS else 1
 
@@ -284,10 +294,6 @@ class Stopwatch:
             side.make_room(count, calls)
         fresh = [self._reference.link.staged(packed) for packed in self._fresh(count * calls)]
         return [tuple(fresh[i * calls : (i + 1) * calls]) for i in range(count)]
-
-    def _affordable(self, windows: int, calls: int) -> int:
-        sizes = self._reference.link.sizes
-        return max(1, min(windows, POOL_BYTES // ((sizes[0] + 2 * sizes[1]) * calls)))
 
     def _pilot(self) -> float:
         """Latency of the slower side, so that the windows of a block can be counted."""
@@ -326,11 +332,9 @@ class Stopwatch:
                     nulls = self._reference.run(null, Op.NULL, keep=False, warmth=warmth)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
         self._check(windows)
-        if self._restless > restless:
+        if self._restless > restless or not counts:
             return None  # nor does its constant: who slows that down seems faster
         self._nulls += nulls
-        if not counts:
-            return None
         return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
 
     @contextlib.contextmanager

@@ -42,7 +42,7 @@ from pike_hpc.records import (
     Timing,
 )
 
-FOLLOWS = 0.05
+FOLLOWS = 0.03
 """Part of what changed weights change that an answer may be off by."""
 RANGE_S = 5.0
 """Beyond what loading and the first call took: for an answer to an input beyond the task's."""
@@ -152,8 +152,13 @@ class Examiner:
         secrets: Secrets,
         guards: TaskWatch,
         solitude: Solitude,
+        *,
+        bounded: bool,
     ) -> None:
-        """Measure the speedup, alone on the device. Raises Verdict, RunnerFailed."""
+        """Measure the speedup, alone on the device; `bounded`: see `Null`.
+
+        Raises Verdict, RunnerFailed.
+        """
         assert self._outcome.tier is not None
         drawn = iter(range(1 << 62))
         watch = Stopwatch(
@@ -163,6 +168,7 @@ class Examiner:
             self._marker.tolerance(self._outcome.tier),
             self._slots,
             solitude.company,
+            bounded=bounded,
         )
 
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:

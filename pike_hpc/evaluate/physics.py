@@ -31,6 +31,11 @@ CONSTANT_MS = 0.02
 """How far the protocol's constant, which is taken off every latency, may be off. On an H200 its
 interquartile range was 0.005 ms; 0.02 ms are 96 MB there, so little is given away."""
 
+BEYOND_CACHE = 0.5
+"""Part of a call's bytes from which the floor says something of copies of them all: the protocol's
+constant then is at most five times the floor (four times the bytes, at three quarters of the peak
+and a half of them cached), and who saves copies earns no more than that."""
+
 CONFIDENCE = 0.99
 """With which `sure_part` holds."""
 
@@ -126,12 +131,25 @@ def limits(work: Work, peaks: Peaks, l2_bytes: int, tier: Tier) -> Limits:
     At the start of a call the L2 cache may hold as much of the input as fits, since the judge has
     just written it, and at the end as much of the output that is not yet in memory.
     """
-    moved = max(0.0, work.input_bytes - l2_bytes) + max(0, work.output_bytes - l2_bytes)
-    floor_ms = moved / (peaks.memory_gb_s * 1e6)
+    floor_ms = _beyond(work, l2_bytes) / (peaks.memory_gb_s * 1e6)
     return Limits(
         floor_ms=floor_ms,
         roofline_ms=max(floor_ms, work.flops / (peaks.tflops(tier) * 1e9)),
     )
+
+
+def bounds_copies(work: Work | None, l2_bytes: int) -> bool:
+    """Whether the floor bounds what a program can gain that saves copies of its buffers.
+
+    Decided by bytes alone, so that all timings of a task are read alike.
+    """
+    if work is None:
+        return False
+    return _beyond(work, l2_bytes) > BEYOND_CACHE * (work.input_bytes + work.output_bytes)
+
+
+def _beyond(work: Work, l2_bytes: int) -> float:
+    return max(0.0, work.input_bytes - l2_bytes) + max(0, work.output_bytes - l2_bytes)
 
 
 def impossible(timing: Timing, floor_ms: float) -> bool:

@@ -20,20 +20,17 @@ from pike_hpc.evaluate.centre import LONE, centre
 
 HALF_BLOCK_MS = 25.0
 NULL_FLOOR = 0.5
-"""A latency never falls below this part of what was measured, but beside large copies (COPIES_MS):
+"""A latency never falls below this part of what was measured, but where physics bounds it anyway:
 what remains of a model much faster than the protocol is noise, and noise over noise made an
-unchanged 8 x 64 Linear look 20 times as fast as itself. Such a model's speedup is understated
-instead."""
-COPIES_MS = 0.25
-"""A constant above this is copies of large buffers: they move more than an L2 cache holds, so that
-the physical floor bounds what a program could gain that saves itself a part of them. Below, half of
-what was measured does."""
+unchanged 8 x 64 Linear look 20 times as fast as itself. A program that writes its answer where the
+protocol would copy it saves a part of the constant, and gains no more than twice by it either."""
 SURE, STEADY = 4.0, 0.01
-"""Of such a constant, what is left of a latency tells something from SURE spreads on, of which
-STEADY of the constant is the least that is believed. Simulated with noise of halves of 0.5 to 3 %
-and of windows of 2 to 10 %: whatever part of the constant an unchanged model takes, it stays within
-0.78 and 1.24 in 98 of 100 measurements of 10 blocks; with 2 spreads it reaches 1.35, with 1 it
-reaches 1.6. A constant of three quarters of a latency, known to 1 %, takes off all of itself."""
+"""Where physics bounds it, what is left of a latency tells something from SURE spreads of the
+constant on, of which STEADY of the constant is the least that is believed. Simulated with noise of
+halves of 0.5 to 3 % and of windows of 2 to 10 %: whatever part of the constant an unchanged model
+takes, it stays within 0.78 and 1.24 in 98 of 100 measurements of 10 blocks; with 2 spreads it
+reaches 1.35, with 1 it reaches 1.6. A constant of three quarters of a latency, known to 1 %, takes
+off all of itself."""
 
 CLOCK_BLOCKS = 4
 """Blocks whose latencies show the clock's step: all of them would only cost time."""
@@ -64,18 +61,20 @@ class Null:
     ms: float
     spread_ms: float
     """Interquartile range of its windows: their noise, however large the copies."""
+    bounded: bool = False
+    """Whether physics refuses who takes much less than the copies do (`physics.bounds_copies`)."""
 
     @classmethod
-    def of(cls, windows_ms: Sequence[float]) -> Null:
+    def of(cls, windows_ms: Sequence[float], *, bounded: bool = False) -> Null:
         """What timed windows show; a single one shows no spread, and is believed within itself.
 
         Raises StatisticsError, a ValueError, without windows.
         """
         middle = median(windows_ms)
         if len(windows_ms) < 2:
-            return cls(ms=middle, spread_ms=middle)
+            return cls(ms=middle, spread_ms=middle, bounded=bounded)
         low, _, high = quantiles(windows_ms, n=4, method="inclusive")
-        return cls(ms=middle, spread_ms=high - low)
+        return cls(ms=middle, spread_ms=high - low, bounded=bounded)
 
     @property
     def sure_ms(self) -> float:
@@ -128,14 +127,13 @@ class StopRule:
 def without_null(latency_ms: float, null: Null) -> float:
     """What the model took, the protocol's own constant taken off; above 0.
 
-    Half of what was measured is the least, but where the constant is large copies: there it is
-    their noise. Who takes less than them by more than that noise did not go the whole way through
-    the protocol, and is not believed to have taken next to nothing.
+    Half of what was measured is the least. Where physics bounds it, the constant's noise is: a
+    program that moves large buffers as fast as they can be moved takes less than the copies do.
     """
-    left_ms = latency_ms - null.ms
-    if null.ms < COPIES_MS or left_ms < -null.sure_ms:
-        return max(left_ms, NULL_FLOOR * latency_ms)
-    return max(left_ms, min(NULL_FLOOR * latency_ms, null.sure_ms))
+    least_ms = NULL_FLOOR * latency_ms
+    if null.bounded:
+        least_ms = min(least_ms, null.sure_ms)
+    return max(latency_ms - null.ms, least_ms)
 
 
 def estimate(blocks: Sequence[Block], null: Null) -> Estimate:

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_anchor import WINDOWS, time_alone  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_timing import NULL_WINDOWS  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, POOL_BYTES  # noqa: E402 - torch
 from pike_hpc.evaluate.runner import Op  # noqa: E402 - torch
 
 pytestmark = pytest.mark.torch
@@ -18,8 +18,8 @@ class Reference(SimpleNamespace):
 
     places = 4
 
-    def __init__(self, ms: float) -> None:
-        super().__init__(ms=ms, asked=[])
+    def __init__(self, ms: float, sizes: tuple[int, int] = (16, 16)) -> None:
+        super().__init__(ms=ms, asked=[], sizes=sizes)
 
     def windows(self, op: Op, inputs, answers) -> float:
         cold = not self.asked
@@ -49,13 +49,32 @@ def test_a_short_model_is_timed_warm_and_the_constant_for_either_kind_of_window(
     found = time_alone(reference, fresh)
     assert found.latency_ms == pytest.approx(2.0)
     assert found.nulls_ms == {1: 0.5, 4: 0.125}
-    assert reference.asked.count((Op.CALL, 1)) == 1 + 2 * WINDOWS
+    assert reference.asked.count((Op.CALL, 1)) == 2 + 2 * WINDOWS
     assert reference.asked.count((Op.NULL, 4)) == NULL_WINDOWS
 
 
-def test_a_slow_model_is_called_twice_in_all():
+def test_a_slow_model_is_called_three_times_in_all():
     reference = Reference(900.0)
     found = time_alone(reference, fresh)
     assert found.latency_ms == pytest.approx(900.0)
-    assert found.nulls_ms == {1: 0.5}
-    assert reference.asked == [(Op.CALL, 1)] * 2 + [(Op.NULL, 1)] * NULL_WINDOWS
+    assert reference.asked.count((Op.CALL, 1)) == 3
+
+
+def test_one_slow_first_call_makes_no_slow_model():
+    """Else nothing would be known of windows that its short calls share later."""
+    reference = Reference(20.0)
+    found = time_alone(reference, fresh)
+    assert found.nulls_ms == {1: 0.5, 4: 0.125}
+    assert reference.asked.count((Op.CALL, 1)) > WINDOWS
+
+
+def test_no_more_large_inputs_are_held_at_once_than_a_timing_would():
+    reference = Reference(2.0, sizes=(POOL_BYTES, 16))
+    held = []
+
+    def few(count):
+        held.append(count)
+        return fresh(count)
+
+    time_alone(reference, few)
+    assert max(held) == reference.places

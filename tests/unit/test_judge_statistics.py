@@ -7,7 +7,6 @@ import pytest
 
 from pike_hpc.evaluate.statistics import (
     APART,
-    COPIES_MS,
     NULL_FLOOR,
     SURE,
     Block,
@@ -64,32 +63,37 @@ def measured(null_ms, reference_ms, candidate_ms, rng, *, noise=0.01, halves=0.0
     for _ in range(8):
         blocks.append(Block(reference_ms=half(reference_ms), candidate_ms=half(candidate_ms)))
         nulls += half(0.0, 4)
-    return estimate(blocks, Null.of(nulls))
+    return estimate(blocks, Null.of(nulls, bounded=True))
 
 
-def test_the_constant_takes_all_of_itself_where_it_is_known_well():
-    assert without_null(1.0, Null(ms=0.75, spread_ms=0.0075)) == 0.25
-    assert without_null(1.0, Null(ms=0.9, spread_ms=0.0)) == pytest.approx(0.1)
+def bounded(ms, spread_ms):
+    return Null(ms=ms, spread_ms=spread_ms, bounded=True)
+
+
+def test_the_constant_takes_all_of_itself_where_it_is_known_well_and_physics_bounds_it():
+    assert without_null(1.0, bounded(0.75, 0.0075)) == 0.25
+    assert without_null(1.0, bounded(0.9, 0.0)) == pytest.approx(0.1)
 
 
 def test_what_is_left_is_never_less_than_the_noise_of_the_constant_nor_more_than_half_for_it():
-    assert without_null(1.0, Null(ms=0.9, spread_ms=0.1)) == pytest.approx(SURE * 0.1)
-    assert without_null(1.0, Null(ms=0.9, spread_ms=5.0)) == pytest.approx(NULL_FLOOR)
-    assert 0 < without_null(1.0, Null(ms=1.0, spread_ms=0.0)) < 0.1
+    assert without_null(1.0, bounded(0.9, 0.1)) == pytest.approx(SURE * 0.1)
+    assert without_null(1.0, bounded(0.9, 5.0)) == pytest.approx(NULL_FLOOR)
+    assert 0 < without_null(1.0, bounded(1.0, 0.0)) < 0.1
 
 
-def test_of_a_small_constant_nobody_saves_more_than_half_of_what_was_measured():
-    steady = Null(ms=0.06, spread_ms=0.0)
-    assert without_null(0.0601, steady) == pytest.approx(0.03005)
-    assert without_null(0.02, steady) == 0.01
-    assert without_null(0.18, steady) == pytest.approx(0.12)
-    large = Null(ms=COPIES_MS, spread_ms=0.0)
-    assert without_null(COPIES_MS * 1.1, large) == pytest.approx(COPIES_MS * 0.1)
+@pytest.mark.parametrize("null_ms", [0.06, 0.6, 60.0])
+def test_elsewhere_nobody_saves_more_than_half_of_what_was_measured(null_ms):
+    """However large: on a CPU a ReLU of 32 MB that writes into its slot was 17 times as fast."""
+    steady = Null(ms=null_ms, spread_ms=0.0)
+    assert without_null(1.01 * null_ms, steady) == pytest.approx(0.505 * null_ms)
+    assert without_null(null_ms / 3, steady) == null_ms / 6
+    assert without_null(3 * null_ms, steady) == pytest.approx(2 * null_ms)
 
 
-def test_who_saves_the_protocol_s_own_copies_does_not_seem_to_take_next_to_nothing():
-    assert without_null(2.0, Null(ms=3.0, spread_ms=0.03)) == 1.0
-    assert without_null(2.95, Null(ms=3.0, spread_ms=0.03)) == pytest.approx(0.12)
+@pytest.mark.parametrize("null", [bounded(3.0, 0.03), Null(ms=3.0, spread_ms=0.03)])
+def test_who_measures_less_never_seems_to_take_more(null):
+    left = [without_null(ms / 100, null) for ms in range(1, 500)]
+    assert left == sorted(left)
 
 
 def test_the_spread_of_the_constant_is_that_of_most_of_its_windows():
@@ -131,12 +135,12 @@ def test_the_interval_contains_what_the_constant_may_be_off_by():
     """Blocks that agree: were the constant a little larger, both latencies would be less by it."""
     times = [(4.0 + 1e-9 * i, 3.6 + 1e-9 * i) for i in range(9)]  # no clock's step
     blocks = [Block(reference_ms=(a,), candidate_ms=(b,)) for a, b in times]
-    null = Null(ms=3.0, spread_ms=0.03)
+    null = bounded(3.0, 0.03)
     off_ms = null.half_width_ms(9)
     low, high = estimate(blocks, null).ci95
     assert low < (1.0 + off_ms) / (0.6 + off_ms)
     assert high > (1.0 - off_ms) / (0.6 - off_ms)
-    known = estimate(blocks, Null(ms=3.0, spread_ms=0.0))
+    known = estimate(blocks, bounded(3.0, 0.0))
     assert known.half_width == pytest.approx(0.0, abs=1e-6)
     assert high / low > known.ci95[1] / known.ci95[0]
     assert 0.0 < null.half_width_ms(36) < 0.51 * off_ms
@@ -146,7 +150,7 @@ def test_processes_that_differ_in_the_constant_differ_more_where_little_else_is_
     def half(total_ms):
         times = [(total_ms * (1 + 2e-9 * i), total_ms * (1 + 3e-9 * i + 1e-9)) for i in range(5)]
         blocks = [Block(reference_ms=(a,), candidate_ms=(b,)) for a, b in times]
-        return math.log(estimate(blocks, Null(ms=3.0, spread_ms=0.0)).ci95[1])
+        return math.log(estimate(blocks, bounded(3.0, 0.0)).ci95[1])
 
     assert half(3000.0) == pytest.approx(APART, rel=0.01)
     assert half(4.0) == pytest.approx(4 * APART)

@@ -12,6 +12,7 @@ from pike_hpc.evaluate.physics import (
     MARGIN,
     PEAKS,
     Work,
+    bounds_copies,
     impossible,
     limits,
     peaks_of,
@@ -132,3 +133,28 @@ def test_a_slower_candidate_is_never_more_impossible(candidate_ms, floor_ms, ci)
     if impossible(timing(candidate_ms * 2, ci), floor_ms):
         assert impossible(timing(candidate_ms, ci), floor_ms)
     assert not impossible(timing(max(candidate_ms, floor_ms), ci), floor_ms)
+
+
+@pytest.mark.parametrize(
+    ("megabytes_in", "megabytes_out", "bounds"),
+    [(200, 200, True), (0, 32, False), (32, 32, False), (100, 100, False), (16, 500, True)],
+)
+def test_the_floor_bounds_copies_where_most_of_the_bytes_are_beyond_the_cache(
+    megabytes_in, megabytes_out, bounds
+):
+    work = Work(input_bytes=megabytes_in * 1e6, output_bytes=megabytes_out * 10**6, flops=0)
+    assert bounds_copies(work, H200_L2) is bounds
+
+
+def test_where_no_data_sheet_is_known_nothing_bounds_copies():
+    assert not bounds_copies(None, 0)
+
+
+@given(mb=st.integers(1, 4000), l2_mb=st.integers(1, 128))
+def test_who_saves_copies_that_are_bounded_earns_at_most_five_times(mb, l2_mb):
+    """The constant copies input and output once each: four times the bytes cross the bus."""
+    work = Work(input_bytes=mb * 1e6, output_bytes=mb * 10**6, flops=0)
+    if bounds_copies(work, l2_mb * 10**6):
+        floor_ms = limits(work, H200, l2_mb * 10**6, Tier.FP32).floor_ms
+        copies_ms = 2 * 2 * mb * 1e6 / (0.75 * H200.memory_gb_s * 1e6)
+        assert copies_ms < 5.5 * floor_ms

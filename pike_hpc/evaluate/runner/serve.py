@@ -118,6 +118,7 @@ class Runner:
         elif op is Op.CALL:
             self._call(place, number)
         elif op is Op.NULL:
+            self._last[-1] = [packed(leaf) for leaf in self._last[-1]]
             self._copy_in(place, number)
             self._copy_out(self._last[-1], place)
         elif op is Op.AGAIN:
@@ -263,6 +264,11 @@ class Runner:
     def _settle(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def packed(leaf: Any) -> Any:
+    """An output as its slot lies: how the reference strides it is no part of the constant."""
+    return leaf.contiguous() if torch.is_tensor(leaf) and leaf.layout is torch.strided else leaf
 
 
 def prepare_of(model: Any) -> Callable[[dict[str, Any]], None] | None:
