@@ -190,6 +190,28 @@ class ShortcutRenamed(nn.Module):
         return torch.relu(self.b(x)) + self.a(x)
 
 
+class Resets(nn.Module):
+    """Its layer is initialised twice, as many constructors do."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(C, C)
+        self.fc.reset_parameters()
+        self.out = nn.Linear(C, C)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.fc(x)))
+
+
+class ResetsNothing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(C, C), nn.Linear(C, C)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+
+
 STYLES = {
     "the reference itself": (Pre, Pre, IMAGE),
     "folded into buffers": (Pre, FoldsIntoBuffers, IMAGE),
@@ -200,6 +222,7 @@ STYLES = {
     "fused, without the mask": (Masked, Fused, ROW),
     "transposed": (Line, Transposed, ROW),
     "made in another order than kept": (Shortcut, ShortcutRenamed, IMAGE),
+    "a layer that the reference resets again": (Resets, ResetsNothing, ROW),
 }
 
 
@@ -289,6 +312,27 @@ def test_random_numbers_are_drawn_as_without_hands():
         given = Draws()
     assert torch.equal(given.scale, plain)
     assert torch.equal(given.fc.weight, weights[1])
+
+
+class Late(nn.Module):
+    """The reference's name, and no shape before the first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.LazyLinear(C)
+        self.register_parameter("gain", nn.Parameter(torch.rand(C)))
+
+    def forward(self, x):
+        return self.fc(x) * self.gain
+
+
+def test_a_layer_that_has_no_shape_yet_takes_its_weights_by_name():
+    truth, weights, hands = drawn(Line)
+    model, placement = constructed(Late, hands, weights)
+    assert placement is not None
+    x = torch.randn(ROW)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), truth(x), atol=1e-5)
 
 
 def test_outside_of_it_torch_is_as_it_was():

@@ -84,7 +84,7 @@ def layers_made(model: nn.Module, made: Sequence[nn.Module]) -> list[tuple[str, 
     """Kind and weights' names of the layers of `model`, in the order of `made` (see `watching`)."""
     prefixes = {id(module): name for name, module in model.named_modules()}
     found = []
-    for layer in made:
+    for layer in {id(layer): layer for layer in made}.values():  # some are reset again
         prefix = prefixes.get(id(layer))
         own = _own(layer)
         if prefix is not None and own:
