@@ -64,7 +64,7 @@ REST_S = 1.0
 """How long kernels that a candidate left may go on after it was stopped. An answer that has been
 taken has none."""
 
-SETTLE_S, SETTLE_STEP_S = 20.0, 0.25
+SETTLE_S, SETTLE_STEP_S = 60.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
 before anything is timed, and how often one looks."""
 

@@ -4,8 +4,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.nn.init import kaiming_normal_  # noqa: E402
 
-from pike_hpc.evaluate.runner import Hands, layers_made, slots_of, watching  # noqa: E402
+from pike_hpc.evaluate.runner import (  # noqa: E402
+    Hands,
+    layers_made,
+    slots_of,
+    unwritten,
+    watching,
+)
 
 pytestmark = [pytest.mark.torch]
 
@@ -212,6 +219,117 @@ class ResetsNothing(nn.Module):
         return self.b(torch.relu(self.a(x)))
 
 
+class FoldsUnderItsName(nn.Module):
+    """As above, in a new tensor that has the reference's name."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        gain, shift = folded(nn.BatchNorm2d(C))
+        self.conv.weight = nn.Parameter(self.conv.weight.detach() * gain.view(-1, 1, 1, 1))
+        self.register_buffer("shift", shift)
+
+    def forward(self, x):
+        return self.conv(x) + self.shift.view(-1, 1, 1)
+
+
+class FoldsUnderEveryName(nn.Module):
+    """Its norm stays, unused: nothing is missing from its state_dict, and nothing is besides."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        self.bn = nn.BatchNorm2d(C)
+        gain, shift = folded(self.bn)
+        self.conv.weight.data.mul_(gain.view(-1, 1, 1, 1))
+        self.shift = shift
+
+    def forward(self, x):
+        return self.conv(x) + self.shift.view(-1, 1, 1)
+
+
+class DrawsAgain(nn.Module):
+    """A renamed layer whose weights its constructor draws anew, past torch.nn.init."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(C, C, 1, bias=False)
+        self.first.weight.data.normal_(0.0, 0.1)
+        self.second = nn.BatchNorm2d(C)
+        kaiming_normal_(self.first.weight)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class WritesNothing(nn.Module):
+    """The reference's names, in memory that no constructor filled."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm2d(C)
+        self.conv = nn.Module()
+        self.conv.weight = nn.Parameter(torch.empty(C, C, 1, 1))
+
+    def forward(self, x):
+        return self.bn(nn.functional.conv2d(x, self.conv.weight))
+
+
+class KeepsScratch(nn.Module):
+    """A norm that it does not need as a layer, and a buffer of the same size that is its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        self.gain, self.shift = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C))
+        self.register_buffer("running_mean", torch.zeros(C))
+        self.register_buffer("running_var", torch.ones(C))
+        self.register_buffer("zeros", torch.zeros(C))
+
+    def forward(self, x):
+        norm = self.running_mean, self.running_var, self.gain, self.shift
+        return nn.functional.batch_norm(self.conv(x), *norm) + self.zeros.view(-1, 1, 1)
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(C, 2)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+class AttendsRenamed(nn.Module):
+    """Its bias is set to zero by torch's own constructor, past torch.nn.init."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.MultiheadAttention(C, 2)
+
+    def forward(self, x):
+        return self.mix(x, x, x)[0]
+
+
+class Packed(nn.Module):
+    """Made of a layer, in a form that is no tensor in its state_dict, as quantized ones are."""
+
+    def __init__(self):
+        super().__init__()
+        fc = nn.Linear(C, C)
+        self.packed = fc.weight.detach().clone(), fc.bias.detach().clone()
+        self.scale = nn.Parameter(torch.ones(C))
+
+    def get_extra_state(self):
+        return self.packed
+
+    def set_extra_state(self, packed):
+        self.packed = packed
+
+    def forward(self, x):
+        return nn.functional.linear(x, *self.packed) * self.scale
+
+
 STYLES = {
     "the reference itself": (Pre, Pre, IMAGE),
     "folded into buffers": (Pre, FoldsIntoBuffers, IMAGE),
@@ -223,11 +341,17 @@ STYLES = {
     "transposed": (Line, Transposed, ROW),
     "made in another order than kept": (Shortcut, ShortcutRenamed, IMAGE),
     "a layer that the reference resets again": (Resets, ResetsNothing, ROW),
+    "folded into a new tensor": (Post, FoldsUnderItsName, IMAGE),
+    "folded under the reference's names": (Post, FoldsUnderEveryName, IMAGE),
+    "drawn again": (Post, DrawsAgain, IMAGE),
+    "never filled": (Post, WritesNothing, IMAGE),
+    "with a buffer of its own": (Post, KeepsScratch, IMAGE),
+    "attention under another name": (Attends, AttendsRenamed, (3, 2, C)),
 }
 
 
 def drawn(reference):
-    """A model with weights that no constructor makes, and hands that hold them."""
+    """A model with weights that no constructor makes, these, and what makes hands of weights."""
     made = []
     with watching(made.append):
         torch.manual_seed(1)
@@ -242,17 +366,37 @@ def drawn(reference):
     weights = [t.detach().clone() for t in state.values()]
     names = list(state)
     indexed = [(kind, [names.index(n) for n in own]) for kind, own in layers]
-    return model, weights, Hands(slots_of(names, weights, parameters), indexed, weights)
+
+    def hands(weights):
+        return Hands(slots_of(names, weights, parameters), indexed, weights)
+
+    return model, weights, hands
 
 
-def constructed(program, hands, weights):
-    with hands.giving():
-        torch.manual_seed(1)
-        model = program()
-    placement = hands.place(model.state_dict(keep_vars=True))
+def constructed(program, hands, weights, twins=1):
+    """The program with its weights where they go, as a runner makes it with room for `twins`."""
+    room = iter(range(twins))
+
+    def made(weights):
+        hand = hands(weights)
+        with hand.giving():
+            torch.manual_seed(1)
+            return hand, program()
+
+    def twin():
+        if next(room, None) is None:
+            return None
+        with unwritten():
+            return made([w + 1 for w in weights])[1].state_dict(keep_vars=True)
+
+    hand, model = made(weights)
+    own = model.state_dict(keep_vars=True)
+    placement = hand.place(own, twin)
     if placement is not None:
         found = {name: weights[i] for name, i in placement.slots.items()}
-        model.load_state_dict(found, strict=placement.by_name)
+        state = model.state_dict()
+        state.update(found)
+        model.load_state_dict(state)
     return model.eval(), placement
 
 
@@ -277,12 +421,46 @@ def test_it_answers_as_the_reference_does(style):
         (Pre, FoldsIntoBuffers, False, False),
         (Masked, Fused, False, False),
         (Shortcut, ShortcutRenamed, False, True),
+        (Post, FoldsUnderItsName, False, False),
+        (Post, FoldsUnderEveryName, False, False),
+        (Post, DrawsAgain, False, True),
+        (Attends, AttendsRenamed, False, True),
     ],
 )
 def test_it_knows_what_it_guessed_and_what_will_last(reference, program, by_name, lasting):
     _, weights, hands = drawn(reference)
     _, placement = constructed(program, hands, weights)
     assert (placement.by_name, placement.lasting) == (by_name, lasting)
+
+
+def test_without_room_for_a_second_one_what_was_changed_in_place_is_left_alone():
+    truth, weights, hands = drawn(Post)
+    model, placement = constructed(FoldsIntoItsConvolution, hands, weights, twins=0)
+    x = torch.randn(IMAGE)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), truth(x), atol=1e-5)
+    _, placement = constructed(Post, hands, weights, twins=0)
+    assert placement.by_name
+
+
+def test_who_changes_nothing_is_constructed_once():
+    _, weights, hands = drawn(Pre)
+    room = iter(range(1))
+    for program in (Pre, FoldsIntoAttributes, NoCounter, FoldsIntoBuffers):
+        hand = hands(weights)
+        with hand.giving():
+            model = program()
+        hand.place(model.state_dict(keep_vars=True), lambda: next(room))
+    assert next(room) == 0
+
+
+def test_what_is_no_tensor_in_a_state_dict_is_let_be():
+    truth, weights, hands = drawn(Line)
+    model, placement = constructed(Packed, hands, weights)
+    assert (set(placement.slots), placement.lasting) == ({"scale"}, False)
+    x = torch.randn(ROW)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), truth(x), atol=1e-5)
 
 
 def test_a_parameter_of_its_own_beside_an_unused_weight_can_not_be_right():
@@ -307,7 +485,7 @@ def test_random_numbers_are_drawn_as_without_hands():
     torch.manual_seed(1)
     plain = Draws().scale
     _, weights, hands = drawn(Line)
-    with hands.giving():
+    with hands(weights).giving():
         torch.manual_seed(1)
         given = Draws()
     assert torch.equal(given.scale, plain)
@@ -338,7 +516,7 @@ def test_a_layer_that_has_no_shape_yet_takes_its_weights_by_name():
 def test_outside_of_it_torch_is_as_it_was():
     before = nn.Linear.reset_parameters, nn.BatchNorm2d.reset_parameters, nn.init.normal_
     _, weights, hands = drawn(Pre)
-    with pytest.raises(RuntimeError), hands.giving():
+    with pytest.raises(RuntimeError), hands(weights).giving():
         raise RuntimeError
     after = nn.Linear.reset_parameters, nn.BatchNorm2d.reset_parameters, nn.init.normal_
     assert before == after

@@ -11,7 +11,7 @@ from .protocol import BELL, DONE, MIXTURE_BITS, Code, Op, Source, is_other, kept
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
-from .weights import Hands, layers_made, slots_of, watching
+from .weights import Hands, layers_made, slots_of, unwritten, watching
 
 __all__ = [
     "BELL",
@@ -36,5 +36,6 @@ __all__ = [
     "main",
     "slots_of",
     "unflatten",
+    "unwritten",
     "watching",
 ]

@@ -52,7 +52,7 @@ from .protocol import (
 )
 from .state import State
 from .trees import as_tensor, flatten, host_bytes, unflatten, views
-from .weights import Hands, Placement, slots_of
+from .weights import Hands, Placement, Twin, slots_of, unwritten
 
 SPARED_BYTES, SPARED_PART = 1 << 28, 0.1
 """A model that is replaced lives on until the next one is built where it is no larger: on the host
@@ -152,7 +152,8 @@ class Runner:
         self._placement = None
         if hands is not None:
             # Not the program's own method, which may take no arguments.
-            self._placement = hands.place(torch.nn.Module.state_dict(model, keep_vars=True))
+            own = torch.nn.Module.state_dict(model, keep_vars=True)
+            self._placement = hands.place(own, lambda: self._twin(model, source, seed))
         model = model.eval().to(self._device)
         if hands is not None:
             self._fit(model, self._weights[source])
@@ -199,6 +200,16 @@ class Runner:
             traceback.print_exc()
         return make(torch.device("cpu"))
 
+    def _twin(self, model: torch.nn.Module, source: Source, seed: int) -> Twin | None:
+        """State of the same program made of the other weights; None where there is no room."""
+        if spared(model, torch.device(self._setup["construct"])) is None:
+            return None
+        other = Source.STATE if source is Source.OTHER else Source.OTHER
+        with contextlib.suppress(Exception), same_defaults(), unwritten():
+            twin, _ = self._construct(other, seed)
+            return torch.nn.Module.state_dict(twin, keep_vars=True)
+        return None
+
     def _remember(self) -> None:
         if self._setup["resets"]:
             self._state = State(self._model)
@@ -218,7 +229,11 @@ class Runner:
         if prepare is None and placement is None:
             raise Refused(Code.NEED_SEED)
         if placement is not None and (placement.by_name or prepare is None):
-            found = {name: weights[index] for name, index in placement.slots.items()}
+            found: dict[str, Any] = {n: weights[index] for n, index in placement.slots.items()}
+            if not placement.by_name:  # some layers want everything that is theirs, and its version
+                state = torch.nn.Module.state_dict(model)
+                state.update(found)
+                found = state
             try:
                 # A parameter that forward replaced is an inference tensor, written only there.
                 with torch.inference_mode():

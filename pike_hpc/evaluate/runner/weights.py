@@ -2,15 +2,16 @@
 
 First while it is constructed: torch's own layers are given their weights as soon as they exist, in
 the order in which the reference makes such layers. What a constructor folds, packs or transposes
-is then made of the right numbers, and needs no place of its own. Afterwards by name, then by shape
-and order. All of this may be wrong, which an exam shows: it tells no secret and earns nothing.
+is then made of the right numbers, and needs no place of its own: it is told from what a constructor
+draws anew by constructing twice, of other weights. Afterwards by name, then by shape and order. All
+of this may be wrong, which an exam shows: it tells no secret and earns nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,9 @@ LAYERS: dict[type[nn.Module], str] = {
     nn.MultiheadAttention: "_reset_parameters",
 }
 """torch's layers that have weights, and what their constructors call when these exist."""
+
+Twin = Mapping[str, Any]
+"""State of a program that was constructed of other weights, inside `unwritten`."""
 
 Signature = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 """Kind of a layer, and its own tensors' names and shapes."""
@@ -140,10 +144,11 @@ class Hands:
 
     @contextlib.contextmanager
     def giving(self) -> Iterator[None]:
-        """Inside, layers are given weights, which torch's initialisers then leave alone.
+        """Inside, layers are given weights, which functions of `torch.nn.init` then leave alone.
 
-        They draw their random numbers all the same: what else a constructor draws stays what the
-        seed makes it.
+        These draw their random numbers all the same: what else a constructor draws stays what the
+        seed makes it. Whoever writes otherwise, as `weight.data.normal_()` does, is heard: `place`
+        puts that right.
         """
         names = [n for n in vars(nn.init) if n.endswith("_") and not n.startswith("_")]
         kept = {n: f for n in names if callable(f := getattr(nn.init, n))}
@@ -156,57 +161,85 @@ class Hands:
             for name, initialiser in kept.items():
                 setattr(nn.init, name, initialiser)
 
-    def place(self, own: Mapping[str, torch.Tensor]) -> Placement | None:
+    def place(self, own: Mapping[str, Any], twin: Callable[[], Twin | None]) -> Placement | None:
         """Places for the weights in a program's state; None where that can't be right.
 
         Args:
-            own: its `state_dict(keep_vars=True)`, as the constructor left it.
+            own: its `state_dict(keep_vars=True)`, as the constructor left it. What is no
+                dense tensor there, as in quantized layers, has no place.
+            twin: constructs the program once more, of other weights; None where it can't. Asked
+                only where something that was given weights, or has one's name, holds other numbers.
         """
+        tensors = {n: t for n, t in own.items() if _is_plain(t)}
         named = {slot.name: i for i, slot in enumerate(self._slots)}
-        places = {n: i for n, t in own.items() if (i := named.get(n, -1)) >= 0 and self._fits(t, i)}
-        if len(places) == len(own) == len(named):
+        places = {
+            n: i for n, t in tensors.items() if (i := named.get(n, -1)) >= 0 and self._fits(t, i)
+        }
+        given = {n: at for n, t in tensors.items() if (at := self._given_as(t)) is not None}
+        made = self._made(tensors, places, given, twin)
+        places = {n: i for n, i in (given | places).items() if n not in made}
+        if own.keys() == named.keys() and places == named:
             return Placement(slots=places, by_name=True, lasting=True)
-        made = set()
-        for name, tensor in own.items():
-            index = self._given_as(tensor)
-            if index is None:
-                continue
-            if not self._is_still(tensor, index):  # folded in place, or filled with another's
-                made.add(name)
-                places.pop(name, None)
-            else:
-                places.setdefault(name, index)
         gone = {index for _, index in self._given.values()}
-        self._by_shape({n: t for n, t in own.items() if n not in made}, places, gone)
-        orphans = [n for n, t in own.items() if isinstance(t, nn.Parameter) and n not in places]
+        self._by_shape({n: t for n, t in tensors.items() if n not in made}, places, gone)
+        orphans = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in places]
         unused = set(range(len(self._slots))) - gone - set(places.values())
         if orphans and any(self._slots[i].is_parameter for i in unused):
             return None
-        lasting = not orphans and not made and gone <= set(places.values())
+        whole = len(tensors) == len(own)
+        lasting = whole and not orphans and not made and gone <= set(places.values())
         return Placement(slots=places, by_name=False, lasting=lasting)
+
+    def _made(
+        self,
+        own: Mapping[str, torch.Tensor],
+        named: Mapping[str, int],
+        given: Mapping[str, int],
+        twin: Callable[[], Twin | None],
+    ) -> set[str]:
+        """What a constructor made of weights: it must keep what it has."""
+        if not self._given:
+            return set()
+        doubtful = {
+            name: own[name]
+            for name, index in {**named, **given}.items()
+            if not nn.parameter.is_lazy(own[name]) and not self._is_still(own[name], index)
+        }
+        if not doubtful:
+            return set()
+        other = twin()
+        if other is None:
+            return doubtful.keys() & given.keys()
+        return {name for name, tensor in doubtful.items() if _differs(tensor, other.get(name))}
 
     def _by_shape(
         self, own: Mapping[str, torch.Tensor], places: dict[str, int], gone: set[int]
     ) -> None:
-        """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness."""
+        """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness.
 
-        def likeness(name: str, shape: Sequence[int], floating: bool, parameter: bool) -> list[Any]:
-            leaf, size = name.rsplit(".", 1)[-1], (tuple(shape), floating)
-            return [(leaf, size), (parameter, size), size]
+        A buffer under a name of its own is more likely the program's own than any weight.
+        """
 
-        for how in range(3):
+        def size(t: torch.Tensor) -> Any:
+            return tuple(t.shape), t.is_floating_point()
+
+        def add(slots: Iterable[Any], tensors: Mapping[str, Any]) -> None:
+            """Of slots and tensors that are equal here."""
             taken = gone | set(places.values())
             waiting: dict[Any, list[int]] = {}
-            for i, s in enumerate(self._slots):
+            for i, alike in enumerate(slots):
                 if i not in taken:
-                    alike = likeness(s.name, s.shape, s.floating, s.is_parameter)[how]
                     waiting.setdefault(alike, []).append(i)
-            for name, t in own.items():
-                if name not in places and not nn.parameter.is_lazy(t):
-                    parameter = isinstance(t, nn.Parameter)
-                    alike = likeness(name, t.shape, t.is_floating_point(), parameter)[how]
-                    if waiting.get(alike):
-                        places[name] = waiting[alike].pop(0)
+            for name, alike in tensors.items():
+                if name not in places and waiting.get(alike):
+                    places[name] = waiting[alike].pop(0)
+
+        sizes = {n: size(t) for n, t in own.items() if not nn.parameter.is_lazy(t)}
+        learned = {n: s for n, s in sizes.items() if isinstance(own[n], nn.Parameter)}
+        leaf = {n: (n.rsplit(".", 1)[-1], s) for n, s in sizes.items()}
+        add([(s.leaf, (s.shape, s.floating)) for s in self._slots], leaf)
+        add([(s.shape, s.floating) if s.is_parameter else None for s in self._slots], learned)
+        add([(s.shape, s.floating) for s in self._slots], learned)
 
     def _give(self, layer: nn.Module) -> None:
         own = _own(layer)
@@ -241,6 +274,7 @@ class Hands:
         return known[1]
 
     def _is_still(self, tensor: torch.Tensor, index: int) -> bool:
+        """Whether it holds its weight's numbers."""
         return torch.equal(tensor.detach(), self._weights[index].to(tensor))
 
     def _fits(self, tensor: torch.Tensor, index: int) -> bool:
@@ -248,6 +282,33 @@ class Hands:
         if nn.parameter.is_lazy(tensor):  # its shape comes with its weights
             return slot.is_parameter
         return (tuple(tensor.shape), tensor.is_floating_point()) == (slot.shape, slot.floating)
+
+
+@contextlib.contextmanager
+def unwritten() -> Iterator[None]:
+    """Inside, memory that nobody wrote holds NaN, or the largest integer, in each new tensor."""
+    strict = torch.are_deterministic_algorithms_enabled()
+    warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:  # torch.utils.deterministic.fill_uninitialized_memory is True unless told otherwise
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        yield
+    finally:
+        torch.use_deterministic_algorithms(strict, warn_only=warn)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _differs(tensor: torch.Tensor, other: Any) -> bool:
+    """Whether two constructions wrote other numbers: `other` is of one inside `unwritten`."""
+    if not _is_plain(other) or other.shape != tensor.shape:
+        return True
+    if other.is_floating_point() or other.is_complex():
+        unset = other.isnan()
+    else:
+        unset = other if other.dtype is torch.bool else other == torch.iinfo(other.dtype).max
+    return not (bool(unset.all()) or torch.equal(tensor.detach(), other.detach().to(tensor)))
 
 
 def _kind(layer: nn.Module) -> str:
