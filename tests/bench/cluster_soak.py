@@ -87,7 +87,7 @@ PUT_BACK = re.compile(r"(\d+) requests of lost workers are in the queue again")
 FROZEN_S = (5.0, 40.0)
 DOWN_S = (3.0, 20.0)
 NO_NODES = "Requested node configuration is not available"
-END_S = 900.0
+END_S = 450.0
 """Patience with a run that nothing disturbs any more."""
 LEAST_HITS, HITS_S = 2, 300.0
 """Half a minute may be over before anything is there to be hit: how often something must have
@@ -298,7 +298,9 @@ def leave_alone(rehearsal):
     resumed, patience = 0, time.monotonic() + END_S
     while (found := rehearsal.status())["state"] != "done":
         if time.monotonic() > patience:
-            raise SystemExit(f"the run is {found['state']} after {END_S:.0f} s left alone")
+            said = (rehearsal.slurm.administer(*ask) for ask in (["squeue", "-a"], ["sinfo", "-R"]))
+            ending = f"the run is {found['state']} after {END_S:.0f} s left alone"
+            raise SystemExit("\n".join([ending, *found["notes"], *said]))
         resumed += go_on(rehearsal, found)
         time.sleep(2)
     return resumed
