@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -37,6 +38,7 @@ class Member(Protocol):
 
 
 M = TypeVar("M", bound=Member)
+T = TypeVar("T")
 
 
 class Departed(Exception):
@@ -133,8 +135,8 @@ class Gate(Generic[M]):
             self._holder = member
             others = self._others(member)
         try:
-            for other in others:
-                other.freeze()
+            for done in _of_each(others, lambda other: other.freeze()):
+                done.result()
         except BaseException:
             self.give_back(member)
             raise
@@ -147,9 +149,9 @@ class Gate(Generic[M]):
             self._thawing = True
             others = self._others(member)
         held = True
-        for other in others:
+        for done in _of_each(others, lambda other: other.thaw()):
             try:
-                held = other.thaw() and held
+                held = done.result() and held
             except Exception:
                 _log.exception("a frozen lane could not be thawed")
         with self._changed:
@@ -216,3 +218,11 @@ class Gate(Generic[M]):
         elif self._holder is None:
             for stay in self._inside.values():
                 stay.gpu_s += passed / len(self._inside)
+
+
+def _of_each(members: Sequence[M], do: Callable[[M], T]) -> list[Future[T]]:
+    """What each gave, all at the same time and all done: stopping a lane is waiting for wardens."""
+    if not members:
+        return []
+    with ThreadPoolExecutor(len(members)) as threads:
+        return [threads.submit(do, member) for member in members]

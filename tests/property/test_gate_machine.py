@@ -6,6 +6,7 @@ have been let in; who must not is checked after every step.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -257,3 +258,45 @@ def test_a_lane_that_cannot_be_frozen_does_not_leave_the_gate_shut():
     assert well.frozen
     gate.give_back(broken)
     assert not well.frozen
+
+
+def test_lanes_are_stopped_and_let_go_at_the_same_time():
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+
+    class Slow(Crew):
+        def freeze(self) -> None:
+            both.wait()
+            super().freeze()
+
+        def thaw(self) -> bool:
+            both.wait()
+            return super().thaw()
+
+    gate: Gate[Crew] = Gate()
+    holder = Crew()
+    for crew in (holder, Slow(), Slow()):
+        gate.join(crew)
+    gate.hold(holder)
+    assert gate.give_back(holder)
+
+
+def test_a_lane_that_was_stopped_late_goes_on_where_another_cannot_be_stopped():
+    failed = threading.Event()
+
+    class Broken(Crew):
+        def freeze(self) -> None:
+            failed.set()
+            raise OSError("no such process")
+
+    class Late(Crew):
+        def freeze(self) -> None:
+            assert failed.wait(PATIENCE_S)
+            super().freeze()
+
+    gate: Gate[Crew] = Gate()
+    holder, late = Crew(), Late()
+    for crew in (holder, Broken(), late):
+        gate.join(crew)
+    with pytest.raises(OSError, match="no such"):
+        gate.hold(holder)
+    assert not late.frozen
