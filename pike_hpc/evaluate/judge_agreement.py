@@ -57,7 +57,7 @@ class Agreement:
         self._tolerance, self._slots = tolerance, slots
         leaves = zip(tolerance.scales, tolerance.usual, tolerance.local, strict=True)
         self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in leaves]
-        self._calls = self._coarse_calls = 0
+        self._calls = self._coarse = 0
 
     def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether all answers of a window agree: (calls, bytes) uint8 each."""
@@ -68,10 +68,11 @@ class Agreement:
             return True
         return all(self._good(a, r) for a, r in zip(answers, references, strict=True))
 
-    @property
-    def coarse(self) -> float:
-        """The part of all calls so far that were further off than most may be."""
-        return self._coarse_calls / max(1, self._calls)
+    def take(self) -> tuple[int, int]:
+        """Calls since this was asked last, and those further off than most may be."""
+        taken = self._calls, self._coarse
+        self._calls = self._coarse = 0
+        return taken
 
     def _surely(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether every call certainly agrees as most must; False says nothing."""
@@ -95,7 +96,7 @@ class Agreement:
         if self._tolerance.pike:
             return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r, *_ in leaves)
         errors = [off_by(*leaf) for leaf in leaves]
-        self._coarse_calls += any(map(operator.gt, errors, self._tolerance.usual))
+        self._coarse += any(map(operator.gt, errors, self._tolerance.usual))
         return all(map(operator.le, errors, self._tolerance.limits))
 
 

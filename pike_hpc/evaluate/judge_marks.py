@@ -24,9 +24,11 @@ from pike_hpc.evaluate.correctness import (
     tier_of,
 )
 from pike_hpc.evaluate.judge_admission import UNMEASURABLE
-from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance
+from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance, off_by
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_frame import is_float
+from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_spot_checks import Spotted
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
@@ -140,6 +142,20 @@ class Marker:
             usual=tuple(usual),
             pike=self._truth.legacy,
         )
+
+    def holds_in_checks(self, spotted: Sequence[Spotted], tier: Tier) -> bool:
+        """Whether what was answered to spot checks is within twice the limit of a tier.
+
+        Twice, for inputs that are harder than the exam's.
+        """
+        for seen in spotted:
+            answer = views(self._slots, seen.answer)
+            for i in self._floats:
+                mine, true = self._truth.near(answer[i]), self._truth.near(seen.check.truths[i])
+                scale, local = self._exam.scales[i], 2 * self._local_limit(i, tier)
+                if not off_by(mine, true, scale, local) <= 2 * scale.limits.get(tier, CAP):
+                    return False
+        return True
 
     def loosened(self, tier: Tier, known: Correctness) -> tuple[Tier, Correctness]:
         """What the answers earn after all, if they were too coarse for `tier` while timed.

@@ -23,6 +23,7 @@ from pike_hpc.evaluate.judge_agreement import Agreement, Tolerance
 from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
+from pike_hpc.evaluate.judge_spot_checks import SpotCheck, SpotChecks, Spotted
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.nvml_guard import Guard, History, unread
 from pike_hpc.evaluate.runner import Op
@@ -176,6 +177,7 @@ class Stopwatch:
         tolerance: Tolerance,
         slots: tuple[Slot, ...],
         company: Company,
+        checks: Sequence[SpotCheck] = (),
         *,
         bounded: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -186,15 +188,21 @@ class Stopwatch:
         self._restless = 0
         """Blocks in which the candidate did not stop, or not stay so."""
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
+        self._checks = SpotChecks(checks)
+        self.spotted: list[Spotted] = []
+        """What the candidate answered to those checks that it met."""
         self._nulls: list[float] = []
+        self._tallies: list[tuple[int, int]] = []
+        """Of each block that counts: calls of the candidate, and how many were coarse."""
         self._warmth: Window | None = None
         """A call's inputs that both sides have seen, when they were planned for."""
         self._guard = Guard(unread, History())
 
     @property
     def coarse(self) -> float:
-        """The part of the candidate's answers that are further off than most may be."""
-        return self._agreement.coarse
+        """The part of the calls that count whose answers are further off than most may be."""
+        calls, coarse = map(sum, zip(*self._tallies, strict=True))
+        return coarse / calls
 
     def settle(self) -> None:
         """Wait until the candidate's processes rest. Raises Busy if they never do."""
@@ -232,12 +240,15 @@ class Stopwatch:
         lost_s = 0.0
         while True:
             began = self._clock()
-            block = self._block(plan, candidate_first(len(blocks)))
+            check = self._checks.due(len(blocks))
+            block = self._block(plan, candidate_first(len(blocks)), check)
             worn = self._guard.worn
             if worn and len(blocks) < rule.min_blocks:
                 raise NoisyLane(self._guard.why)
             if block is not None:
                 blocks.append(block)
+                if check is not None:
+                    self._checks.counts()
                 better = self._plan(max(median(block.reference_ms), median(block.candidate_ms)))
                 if plan.is_short_of(better):
                     # A pilot that was slow, by chance or by design, must not choose how it goes on.
@@ -252,6 +263,8 @@ class Stopwatch:
             spent_s = self._clock() - start - lost_s
             decision = decide(found, len(blocks), spent_s, rule)
             if decision.stop or worn:
+                if self._checks.missed:
+                    raise NoisyLane("too many blocks did not count for one that holds a check")
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * plan.calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
@@ -274,7 +287,10 @@ class Stopwatch:
         """The plan, once a block of it has settled allocators, thread pools and clocks."""
         if plan.warm:
             self._block(plan, False)
+        self._agreement.take()
         self._nulls.clear()
+        self._tallies.clear()
+        self._checks.begin()
         return plan
 
     def _calls(self, latency: float) -> int:
@@ -288,11 +304,19 @@ class Stopwatch:
             self._block(Plan(1, 1, warm=True), False)
         return places if latency - median(self._nulls) < SHORT_MS else 1
 
-    def _room(self, count: int, calls: int) -> list[Window]:
-        """`count` windows of fresh inputs, and room for both sides' answers."""
+    def _room(
+        self, count: int, calls: int, check: SpotCheck | None = None, at: int = 0
+    ) -> list[Window]:
+        """`count` windows of fresh inputs, and room for both sides' answers.
+
+        With a check its input is that of call `at`.
+        """
         for side in (self._reference, self._candidate):
             side.make_room(count, calls)
-        fresh = [self._reference.link.staged(packed) for packed in self._fresh(count * calls)]
+        inputs = list(self._fresh(count * calls))
+        if check is not None:
+            inputs[at] = check.packed
+        fresh = [self._reference.link.staged(packed) for packed in inputs]
         return [tuple(fresh[i * calls : (i + 1) * calls]) for i in range(count)]
 
     def _pilot(self) -> float:
@@ -309,12 +333,13 @@ class Stopwatch:
             slowest = max(slowest, min(found))
         return slowest
 
-    def _block(self, plan: Plan, reverse: bool) -> Block | None:
-        """One block; None where it does not count.
+    def _block(self, plan: Plan, reverse: bool, check: SpotCheck | None = None) -> Block | None:
+        """One block, with a check among its inputs; None where it does not count.
 
         Raises WrongAnswer, Busy, NoisyLane, RunnerFailed.
         """
-        windows = self._room(plan.windows, plan.calls)
+        at = secrets.randbelow(plan.windows * plan.calls)
+        windows = self._room(plan.windows, plan.calls, check, at)
         warmth = self._warmth if plan.warm else None
         self._guard.before()
         restless = self._restless
@@ -332,9 +357,14 @@ class Stopwatch:
                     nulls = self._reference.run(null, Op.NULL, keep=False, warmth=warmth)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
         self._check(windows)
+        if check is not None:
+            window, call = divmod(at, plan.calls)
+            self.spotted.append(Spotted(check, self._candidate.answers[window][call].clone()))
+        tally = self._agreement.take()
         if self._restless > restless or not counts:
             return None  # nor does its constant: who slows that down seems faster
         self._nulls += nulls
+        self._tallies.append(tally)
         return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
 
     @contextlib.contextmanager

@@ -72,6 +72,9 @@ DRAWS = 2
 """Inputs that are kept while a task is set up: an admission calls with the same two many times, and
 a CPU draws 10^8 numbers a second."""
 
+GIVEN = -1
+"""In place of a seed: inputs that were drawn elsewhere."""
+
 FLOAT64 = "float64"
 
 
@@ -197,6 +200,15 @@ class Truth:
                 raise
         self._wide_device = torch.device("cpu")
         return self._widely(seed, choices)
+
+    def answers_to(self, packed: torch.Tensor) -> list[torch.Tensor]:
+        """The same for the bytes of an input buffer on the host, as `pack_fresh` draws them."""
+        leaves = [leaf.clone() for leaf in views(self.frame.input_slots, packed)]
+        self._drawn[GIVEN] = (self.frame.input_tree, leaves)
+        try:
+            return self.answers(GIVEN)
+        finally:
+            del self._drawn[GIVEN]
 
     def natively(self, seed: int) -> list[torch.Tensor]:
         """Output leaves of the reference as it ships, TF32 off, on the device."""

@@ -168,6 +168,7 @@ class Examiner:
             self._marker.tolerance(self._outcome.tier),
             self._slots,
             solitude.company,
+            self._exam.checks,
             bounded=bounded,
         )
 
@@ -188,11 +189,13 @@ class Examiner:
             raise Verdict(EvalStatus.REJECTED, idle) from None
         except NoisyLane as noise:
             raise Verdict(EvalStatus.JUDGE_ERROR, f"noisy lane: {noise}") from None
-        if watch.coarse > COARSE:
+        coarse = watch.coarse > COARSE
+        while coarse or not self._marker.holds_in_checks(watch.spotted, self._outcome.tier):
             assert self._outcome.correctness is not None
             self._outcome.tier, self._outcome.correctness = self._marker.loosened(
                 self._outcome.tier, self._outcome.correctness
             )
+            coarse = False
         self._outcome.timing = as_timing(found, clocks)
         self._outcome.tags.extend(tags)
 
