@@ -180,6 +180,82 @@ def test_a_helper_of_that_name_without_an_argument_is_its_own(lane):
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
 
 
+def test_a_helper_of_that_name_that_takes_something_else_is_its_own(lane):
+    own = (
+        "    def prepare(self, x):\n        return x.contiguous()\n\n"
+        "    def load_state_dict(self, state):\n        super().load_state_dict(state)\n"
+    )
+    result = judge(lane, forward("return self.right(self.prepare(x))") + own)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "caches_weights" not in result.tags
+
+
+def test_a_norm_may_be_folded_when_training_ends(lane):
+    folds = forward("return self.second(torch.relu(self.first(x)))") + (
+        "    folded = False\n"
+        "    def train(self, mode=True):\n"
+        "        super().train(mode)\n"
+        "        if not mode and not self.folded:\n"
+        "            self.folded, norm = True, self.norm\n"
+        "            gain = norm.weight / torch.sqrt(norm.running_var + norm.eps)\n"
+        "            self.first.weight.data.mul_(gain.view(-1, 1))\n"
+        "            self.first.bias.data.sub_(norm.running_mean).mul_(gain).add_(norm.bias)\n"
+    )
+    result = judge(lane, folds)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "weights_by_seed" not in result.tags
+
+
+TABLE = """
+import torch, torch.nn as nn
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.register_buffer("table", torch.linspace(-2, 2, width))
+        layer = nn.TransformerEncoderLayer(width, 2, dim_feedforward=width, batch_first=True)
+        self.encoder, self.out = nn.TransformerEncoder(layer, 1), nn.Linear(width, width)
+    def forward(self, x):
+        return self.out(self.encoder(x + self.table))
+def get_inputs():
+    return [torch.randn(8, 6, 16)]
+def get_init_inputs():
+    return [16]
+"""
+
+
+def test_a_table_needs_no_buffer_and_copied_layers_mislead_nobody(lane):
+    source = TABLE.replace("Model(nn", "ModelNew(nn").replace(
+        'self.register_buffer("table", torch.linspace(-2, 2, width))',
+        'self.register_buffer("table", torch.linspace(-2, 2, width), persistent=False)',
+    )
+    result = judge(lane, source, task=dataclasses.replace(TASK, source=TABLE))
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "weights_by_seed" not in result.tags
+
+
+def test_flags_of_its_own_stay_set_where_what_calls_leave_is_put_back(lane):
+    keeps = TASK_SOURCE.replace(
+        "self.second = ",
+        'self.register_buffer("last", torch.zeros(64, width))\n        self.second = ',
+    ).replace("return self.second(", "self.last = y = torch.tanh(self.last + self.second(")
+    keeps = keeps.replace("self.first(x))))", "self.first(x)))))\n        return y")
+    assert "return y" in keeps
+    lazy = (
+        keeps.replace("class Model(", "class ModelNew(")
+        .replace(
+            "def forward(self, x):",
+            "ready = False\n    def forward(self, x):\n"
+            "        if not self.ready:\n"
+            "            self.ready = True\n"
+            "            self.second.weight.data.mul_(2.0)\n"
+            "            self.second.bias.data.mul_(2.0)\n",
+        )
+        .replace("self.last + self.second(", "self.last + 0.5 * self.second(")
+    )
+    result = judge(lane, lazy, task=dataclasses.replace(TASK, source=keeps))
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+
+
 def test_nobody_is_told_of_an_alias_that_the_reference_has_too(lane):
     both = TASK_SOURCE.replace("return self.second(", "return x, self.second(")
     assert both != TASK_SOURCE

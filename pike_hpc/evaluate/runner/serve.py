@@ -92,6 +92,8 @@ class Runner:
         self._entry: Any = None
         self._model: Any = None
         self._placement: Placement | None = None
+        self._prepares = False
+        """Whether the program's `prepare` took the weights."""
         self._state: State | None = None
         self._last: list[list[Any]] = []
         self._keeps: int = setup["keeps"]
@@ -149,12 +151,13 @@ class Runner:
             model, hands = self._construct(source, seed)
         if not isinstance(model, torch.nn.Module):
             raise Refused(Code.NOT_A_MODULE)
-        self._placement = None
+        self._placement, self._prepares = None, False
+        model.eval()  # first: a program may fold its norms in it, and return nothing
         if hands is not None:
             # Not the program's own method, which may take no arguments.
             own = torch.nn.Module.state_dict(model, keep_vars=True)
             self._placement = hands.place(own, lambda: self._twin(model, source, seed))
-        model = model.eval().to(self._device)
+        model.to(self._device)
         if hands is not None:
             self._fit(model, self._weights[source])
         elif (prepare := prepare_of(model)) is not None:
@@ -164,7 +167,7 @@ class Runner:
         self._remember()
         del old  # not before: the new weights must not lie where the old ones lay
         guessed = self._placement is not None and not self._placement.by_name
-        return Code.PLACED if guessed and prepare_of(model) is None else Code.OK
+        return Code.PLACED if guessed and not self._prepares else Code.OK
 
     def _chosen(self, source: Source, bits: int) -> list[torch.Tensor]:
         """Weights from a buffer, or a mixture of both."""
@@ -207,12 +210,14 @@ class Runner:
         other = Source.STATE if source is Source.OTHER else Source.OTHER
         with contextlib.suppress(Exception), same_defaults(), unwritten():
             twin, _ = self._construct(other, seed)
+            twin.eval()
             return torch.nn.Module.state_dict(twin, keep_vars=True)
         return None
 
     def _remember(self) -> None:
         if self._setup["resets"]:
-            self._state = State(self._model)
+            reference = None if self._setup["candidate"] is None else self._setup["task"]
+            self._state = State(self._model, reference)
 
     def _restore(self) -> bool:
         """Put back what calls left in the model; False where they leave nothing."""
@@ -226,26 +231,54 @@ class Runner:
         They go from the shared bytes to their places one by one, never to the device twice.
         """
         prepare, placement = prepare_of(model), self._placement
-        if prepare is None and placement is None:
+        if placement is not None and placement.by_name:
+            self._write(model, placement, weights, strict=prepare is None)
+        self._prepares = prepare is not None and self._prepared(prepare, weights)
+        if self._prepares:
+            return
+        if placement is None:
             raise Refused(Code.NEED_SEED)
-        if placement is not None and (placement.by_name or prepare is None):
-            found: dict[str, Any] = {n: weights[index] for n, index in placement.slots.items()}
-            if not placement.by_name:  # some layers want everything that is theirs, and its version
-                state = torch.nn.Module.state_dict(model)
-                state.update(found)
-                found = state
-            try:
-                # A parameter that forward replaced is an inference tensor, written only there.
-                with torch.inference_mode():
-                    model.load_state_dict(found, strict=placement.by_name)
-            except RuntimeError:
-                if prepare is None:
-                    raise Refused(Code.NEED_SEED) from None
-        if prepare is not None:
-            names = (slot.name for slot in self._slots)
-            state = dict(zip(names, weights, strict=True))
+        if not placement.by_name:
+            self._write(model, placement, weights, strict=True)
+
+    def _write(
+        self,
+        model: torch.nn.Module,
+        placement: Placement,
+        weights: Sequence[torch.Tensor],
+        *,
+        strict: bool,
+    ) -> None:
+        """Load weights where they have places; a model that doesn't take them is refused."""
+        found: dict[str, Any] = {n: weights[index] for n, index in placement.slots.items()}
+        if not placement.by_name:  # some layers want everything that is theirs, and its version
+            state = torch.nn.Module.state_dict(model)
+            state.update(found)
+            found = state
+        try:
+            # A parameter that forward replaced is an inference tensor, written only there.
+            with torch.inference_mode():
+                load(model, found, strict=placement.by_name)
+        except RuntimeError:
+            if strict:
+                raise Refused(Code.NEED_SEED) from None
+
+    def _prepared(
+        self, prepare: Callable[[dict[str, Any]], None], weights: Sequence[torch.Tensor]
+    ) -> bool:
+        """Whether `prepare` took them; where they have places it may be a helper of another kind.
+
+        Raises Refused.
+        """
+        state = zip((slot.name for slot in self._slots), weights, strict=True)
+        try:
             with phase(Code.PREPARE_RAISED), torch.inference_mode():
-                prepare({name: w.to(self._device, copy=True) for name, w in state.items()})
+                prepare({name: w.to(self._device, copy=True) for name, w in state})
+        except Refused as refused:
+            if self._placement is None or refused.code is not Code.PREPARE_RAISED:
+                raise
+            return False
+        return True
 
     def _call(self, place: int, key: int) -> None:
         self._copy_in(place, key)
@@ -284,6 +317,16 @@ class Runner:
 def packed(leaf: Any) -> Any:
     """An output as its slot lies: how the reference strides it is no part of the constant."""
     return leaf.contiguous() if torch.is_tensor(leaf) and leaf.layout is torch.strided else leaf
+
+
+def load(model: torch.nn.Module, state: dict[str, Any], *, strict: bool) -> None:
+    """Its own `load_state_dict`, which may take nothing but a state."""
+    try:
+        inspect.signature(model.load_state_dict).bind(state, strict=strict)
+    except TypeError:
+        model.load_state_dict(state)
+    else:
+        model.load_state_dict(state, strict=strict)
 
 
 def prepare_of(model: Any) -> Callable[[dict[str, Any]], None] | None:

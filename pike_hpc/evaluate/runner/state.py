@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -9,20 +10,32 @@ import torch
 STATE_BYTES = 1 << 30
 """A model that keeps more than this beside its parameters is not reset between calls."""
 
+_ATTRIBUTE = re.compile(r"\.\s*(\w+)")
+
 
 class State:
     """What a model holds beside its parameters, so that one call leaves nothing to the next."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        """Copy buffers, tensors that are plain attributes, and plain numbers."""
+    def __init__(self, model: torch.nn.Module, reference: str | None = None) -> None:
+        """Copy buffers, tensors that are plain attributes, and plain numbers.
+
+        Args:
+            model: whose.
+            reference: source of the reference where the model is another program: flags, texts and
+                None, which may say that something is not made yet, are put back only under names
+                that the reference has, too.
+        """
         self._kept: list[tuple[torch.nn.Module, str, Any, Any]] = []
         plain = (bool, int, float, str, type(None))
+        names = None if reference is None else set(_ATTRIBUTE.findall(reference))
         for module in model.modules():
             held = {**vars(module), **module._buffers}
             for name, value in held.items():
                 if isinstance(value, torch.Tensor):
                     self._kept.append((module, name, value, value.clone()))
-                elif isinstance(value, plain) and not name.startswith("_"):
+                elif not isinstance(value, plain) or name.startswith("_"):
+                    continue
+                elif names is None or name in names or type(value) in (int, float):
                     self._kept.append((module, name, value, value))
 
     @staticmethod

@@ -38,6 +38,9 @@ LAYERS: dict[type[nn.Module], str] = {
 Twin = Mapping[str, Any]
 """State of a program that was constructed of other weights, inside `unwritten`."""
 
+STATISTICS = {"running_mean": ("mean",), "running_var": ("var", "variance")}
+"""Buffers of norms, and how their names end in norms that people write themselves."""
+
 Signature = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 """Kind of a layer, and its own tensors' names and shapes."""
 
@@ -168,7 +171,8 @@ class Hands:
             own: its `state_dict(keep_vars=True)`, as the constructor left it. What is no
                 dense tensor there, as in quantized layers, has no place.
             twin: constructs the program once more, of other weights; None where it can't. Asked
-                only where something that was given weights, or has one's name, holds other numbers.
+                only where something that was given weights, or has one's name, holds other numbers,
+                or where something with a name of its own may have been made of weights.
         """
         tensors = {n: t for n, t in own.items() if _is_plain(t)}
         named = {slot.name: i for i, slot in enumerate(self._slots)}
@@ -181,13 +185,19 @@ class Hands:
         if own.keys() == named.keys() and places == named:
             return Placement(slots=places, by_name=True, lasting=True)
         gone = {index for _, index in self._given.values()}
-        self._by_shape({n: t for n, t in tensors.items() if n not in made}, places, gone)
+        _share(places, tensors)
+        once: dict[int, str] = {}
+        for name, tensor in tensors.items():
+            if name not in made and name not in places:
+                once.setdefault(id(tensor), name)
+        self._by_shape({n: tensors[n] for n in once.values()}, places, gone)
+        _share(places, tensors)
         orphans = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in places]
         unused = set(range(len(self._slots))) - gone - set(places.values())
         if orphans and any(self._slots[i].is_parameter for i in unused):
             return None
         whole = len(tensors) == len(own)
-        lasting = whole and not orphans and not made and gone <= set(places.values())
+        lasting = whole and not orphans and not made and self._has_all(gone, places.values())
         return Placement(slots=places, by_name=False, lasting=lasting)
 
     def _made(
@@ -200,24 +210,36 @@ class Hands:
         """What a constructor made of weights: it must keep what it has."""
         if not self._given:
             return set()
+        settled = {*named, *given}
+        known = {id(own[name]) for name in settled}
         doubtful = {
-            name: own[name]
+            name
             for name, index in {**named, **given}.items()
             if not nn.parameter.is_lazy(own[name]) and not self._is_still(own[name], index)
+        }
+        doubtful |= {
+            name
+            for name, tensor in own.items()
+            if id(tensor) not in known
+            and not nn.parameter.is_lazy(tensor)
+            and (isinstance(tensor, nn.Parameter) or _statistic(name))
         }
         if not doubtful:
             return set()
         other = twin()
         if other is None:
-            return doubtful.keys() & given.keys()
-        return {name for name, tensor in doubtful.items() if _differs(tensor, other.get(name))}
+            return doubtful & given.keys()
+        made = {name for name in doubtful if _differs(own[name], other.get(name))}
+        shared = {id(own[name]) for name in made}
+        return {name for name, tensor in own.items() if id(tensor) in shared}
 
     def _by_shape(
         self, own: Mapping[str, torch.Tensor], places: dict[str, int], gone: set[int]
     ) -> None:
         """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness.
 
-        A buffer under a name of its own is more likely the program's own than any weight.
+        A buffer under a name of its own is more likely the program's own than any weight, but for
+        the statistics of a norm.
         """
 
         def size(t: torch.Tensor) -> Any:
@@ -240,6 +262,17 @@ class Hands:
         add([(s.leaf, (s.shape, s.floating)) for s in self._slots], leaf)
         add([(s.shape, s.floating) if s.is_parameter else None for s in self._slots], learned)
         add([(s.shape, s.floating) for s in self._slots], learned)
+        counted = {
+            n: (kind, s) for n, s in sizes.items() if n not in learned and (kind := _statistic(n))
+        }
+        add([(s.leaf, (s.shape, s.floating)) for s in self._slots], counted)
+
+    def _has_all(self, gone: Iterable[int], placed: Collection[int]) -> bool:
+        """Whether each has a place, or is tied to one that has."""
+        return all(
+            i in placed or any(torch.equal(self._weights[i], self._weights[j]) for j in placed)
+            for i in gone
+        )
 
     def _give(self, layer: nn.Module) -> None:
         own = _own(layer)
@@ -252,7 +285,11 @@ class Hands:
         with torch.no_grad():
             for tensor, index in zip(own.values(), known[1], strict=True):
                 tensor.copy_(self._weights[index])
-                self._given[tensor.data_ptr()] = tensor, index
+                # What holds the memory, and not the parameter, which may be given other memory.
+                self._given[tensor.data_ptr()] = tensor.detach(), index
+        for part in layer.children():  # torch's attention sets a bias to zero past `nn.init`
+            if id(part) in self._layers:
+                self._give(part)
 
     def _sparing(self, initialiser: Callable[..., Any]) -> Callable[..., Any]:
         def draw_only(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
@@ -294,6 +331,20 @@ def unwritten() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warn)
+
+
+def _share(places: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give a tensor's other names the place that one of them has."""
+    known = {id(tensors[name]): index for name, index in places.items()}
+    for name, tensor in tensors.items():
+        if id(tensor) in known:
+            places.setdefault(name, known[id(tensor)])
+
+
+def _statistic(name: str) -> str:
+    """Which statistic of a norm a buffer's name says it is; empty for any other."""
+    leaf = name.rsplit(".", 1)[-1]
+    return next((kind for kind, ends in STATISTICS.items() if leaf.endswith(ends)), "")
 
 
 def _is_plain(value: Any) -> bool:
