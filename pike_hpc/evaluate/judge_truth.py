@@ -21,6 +21,7 @@ from torch import nn
 
 from pike_hpc.evaluate.buffers import SharedBuffer
 from pike_hpc.evaluate.judge_calm import settle_norms
+from pike_hpc.evaluate.judge_constructor import differs_when_given, drawn_buffers
 from pike_hpc.evaluate.judge_frame import (
     agree,
     answer_leaves,
@@ -48,7 +49,7 @@ from pike_hpc.evaluate.judge_widen import (
     default_dtype,
 )
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import STATE_BYTES, Hands, State, slots_of, unflatten, watching
+from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, watching
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
@@ -253,7 +254,13 @@ class Truth:
             # The constructor's seed stays: tensors outside the state_dict come from there.
             if not self.large:
                 self._model = None  # built again: not every model can be copied
-            scramble(self.model, self._probe_seed)
+            drawn = drawn_buffers(
+                self.model,
+                lambda seed: self._loaded.make_model(seed, device=self.construct),
+                self._seed,
+                self._probe_seed,
+            )
+            scramble(self.model, self._probe_seed, drawn)
             settle(self.model)
             constructor_seed = self._seed
         self._state = State(self.model) if self.resets else None
@@ -353,27 +360,20 @@ class Truth:
             return [leaf.to(self.device) for leaf in answer_leaves(self._twin, arguments)]
 
     def _differs_when_given(self) -> bool:
-        """Whether the reference keeps tensors beside its state that it makes of its first weights.
-
-        They are what its seed makes them, so a candidate that does the same must not be given the
-        judging weights while it is constructed.
-        """
-        if not self.frame.layers or not (there := beside_state(self.model)):
+        """Whether candidates must not be given the judging weights while they are constructed."""
+        if not self.frame.layers:
             return False
-        beside = [t.cpu() for t in there]
+        beside = [t.cpu() for t in beside_state(self.model)]
         if self.large:
             self.release()
-        state = self._judging_state()
-        weights = list(state.values())
-        hands = Hands(
-            slots_of(list(state), weights, self.frame.parameters), self.frame.layers, weights
+        return differs_when_given(
+            lambda: self._loaded.make_model(self._seed, device=self.construct),
+            self.frame,
+            self._judging_state(),
+            beside,
+            self.device,
+            twice=not self.large,
         )
-        with hands.giving():
-            model = self._loaded.make_model(self._seed, device=self.construct)
-        model = on_device(model.eval(), self.device)
-        model.load_state_dict(state)
-        given = [t.cpu() for t in beside_state(model)]
-        return len(given) != len(beside) or not all(map(torch.equal, given, beside))
 
     def _judging_state(self) -> dict[str, torch.Tensor]:
         """What runners are told to load, by name."""

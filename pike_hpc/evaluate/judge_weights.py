@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.judge_widen import WIDER
+from pike_hpc.evaluate.runner import STATISTICS
 
 BIAS_SPREAD, GAIN_SPREAD = 0.05, 0.1
 """Standard deviations given to biases that are all zero, and (relative) to constant gains.
@@ -81,19 +82,35 @@ def _moved(tensor: torch.Tensor, seed: int) -> Iterator[None]:
             tensor.copy_(kept)
 
 
-def scramble(model: nn.Module, seed: int) -> None:
+def scramble(model: nn.Module, seed: int, drawn: Collection[str] = ()) -> None:
     """Change every parameter by about a fifth, and buffers that are weights by a positive factor.
 
-    Statistics, masks and tables stay what they are: zeros zero, variances positive.
+    Such are statistics of norms, whose zeros stay zero and whose variances positive, and the
+    buffers that are named as drawn. Masks and tables stay what they are: a program may compute
+    them for itself.
     """
     generator = torch.Generator().manual_seed(seed)
-    names = dict(model.named_parameters())
     with torch.no_grad():
         for name, value in model.state_dict(keep_vars=True).items():
-            if not value.is_floating_point():
-                continue
-            noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
-            value.mul_((1 + noise if name in names else noise.exp()).to(value))
+            is_parameter = isinstance(value, nn.Parameter)
+            if value.is_floating_point() and (is_parameter or _is_weight(name, drawn)):
+                noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
+                value.mul_((1 + noise if is_parameter else noise.exp()).to(value))
+
+
+def tables(model: nn.Module) -> list[str]:
+    """Floating buffers that `scramble` leaves alone unless they are named as drawn."""
+    return [
+        name
+        for name, value in model.state_dict(keep_vars=True).items()
+        if value.is_floating_point()
+        and not isinstance(value, nn.Parameter)
+        and not _is_weight(name, ())
+    ]
+
+
+def _is_weight(buffer: str, drawn: Collection[str]) -> bool:
+    return buffer in drawn or buffer.rpartition(".")[2] in STATISTICS
 
 
 def norms_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

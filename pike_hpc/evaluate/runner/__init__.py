@@ -11,7 +11,7 @@ from .protocol import BELL, DONE, MIXTURE_BITS, Code, Op, Source, is_other, kept
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
-from .weights import Hands, layers_made, slots_of, unwritten, watching
+from .weights import STATISTICS, Hands, layers_made, slots_of, unwritten, watching
 
 __all__ = [
     "BELL",
@@ -23,6 +23,7 @@ __all__ = [
     "ROW",
     "SHEET_BYTES",
     "STATE_BYTES",
+    "STATISTICS",
     "TOP",
     "Code",
     "Hands",

@@ -1,0 +1,80 @@
+"""What the constructor of a reference does with its weights, and what that means for candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pike_hpc.evaluate.judge_shared import Frame
+from pike_hpc.evaluate.judge_weights import beside_state, on_device, tables
+from pike_hpc.evaluate.runner import Hands, slots_of, unwritten
+
+OTHERWISE = 1.25
+"""Times the weights: others, of which a constructor makes other numbers."""
+
+
+def drawn_buffers(model: nn.Module, fresh: Callable[[int], nn.Module], *seeds: int) -> set[str]:
+    """Names of buffers that hold random numbers: weights, and no tables.
+
+    Args:
+        model: the reference.
+        fresh: makes it of a seed.
+        seeds: two.
+    """
+    names = tables(model)
+    if not names:
+        return set()
+    first, second = (fresh(seed).state_dict() for seed in seeds)
+    return {name for name in names if not torch.equal(first[name], second[name])}
+
+
+def differs_when_given(
+    fresh: Callable[[], nn.Module],
+    frame: Frame,
+    state: Mapping[str, torch.Tensor],
+    beside: Sequence[torch.Tensor],
+    device: torch.device,
+    *,
+    twice: bool,
+) -> bool:
+    """Whether the reference is another model if it is given weights while it is constructed.
+
+    Its constructor changes what it was given, or copies layers, or throws some away; or it keeps
+    tensors beside its state that it makes of its first weights, which are what its seed makes
+    them. Candidates that do the same must not be given anything, then.
+
+    Args:
+        fresh: constructs it.
+        frame: names its layers.
+        state: the judging weights by name.
+        beside: what it keeps beside its state as its seed makes it, on the host.
+        device: where it is called.
+        twice: whether there is room for two of it. With one, copied layers go unnoticed.
+    """
+    slots = slots_of(list(state), list(state.values()), frame.parameters)
+
+    def made(weights: Sequence[torch.Tensor]) -> tuple[Hands, nn.Module]:
+        hands = Hands(slots, frame.layers, weights)
+        with hands.giving():
+            return hands, fresh()
+
+    def twin() -> dict[str, Any] | None:
+        if not twice:
+            return None
+        others = [OTHERWISE * w if w.is_floating_point() else w for w in state.values()]
+        with unwritten():
+            return nn.Module.state_dict(made(others)[1], keep_vars=True)
+
+    hands, model = made(list(state.values()))
+    placement = hands.place(nn.Module.state_dict(model, keep_vars=True), twin)
+    if placement is None or not placement.by_name:
+        return True
+    if not beside:
+        return False
+    model = on_device(model.eval(), device)
+    model.load_state_dict(state)
+    given = [t.cpu() for t in beside_state(model)]
+    return len(given) != len(beside) or not all(map(torch.equal, given, beside))
