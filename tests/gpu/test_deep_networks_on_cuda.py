@@ -23,6 +23,16 @@ class ModelNew(Model):
             return super().forward(x).float()
 """
 
+WHILE = """
+class ModelNew(Model):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        torch.backends.cudnn.allow_tf32 = self.calls > CALLS
+        return super().forward(x)
+"""
+
 
 @pytest.fixture(scope="module")
 def lane(device):
@@ -55,3 +65,13 @@ def test_no_precision_that_people_use_is_called_wrong(lane, device, number):
     # Three digits fewer: enough for some of them, and for none of them wrong.
     coarse = judged(lane, device, number, AUTOCAST.replace("DTYPE", "bfloat16"))
     assert coarse.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR), coarse.message
+
+
+@pytest.mark.parametrize("number", ["10", "20"])
+def test_who_is_exact_in_its_exam_alone_does_not_earn_its_tier(lane, device, number):
+    """Its timed answers are compared with a reference that is as coarse."""
+    exact = judged(lane, device, number, WHILE.replace("CALLS", "1 << 60"))
+    assert (exact.status, exact.tier) == (EvalStatus.PASSED, Tier.FP32), exact.message
+    coarse = judged(lane, device, number, WHILE.replace("CALLS", "4"))
+    assert coarse.status is EvalStatus.PASSED, coarse.message
+    assert coarse.tier is not Tier.FP32
