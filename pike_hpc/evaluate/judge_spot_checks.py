@@ -17,10 +17,12 @@ import torch
 from pike_hpc.evaluate.judge_truth import Secrets, Truth
 from pike_hpc.evaluate.layout import buffer_bytes
 
-STRETCHES = (2, 5, 10, 20, 40, 80)
-"""Blocks at which a stretch ends; one block of each, secretly chosen, holds a check. They grow,
-since nobody knows beforehand how many blocks there will be. Where three of five blocks are coarse
-the two checks miss them in 16 of 100 cases, and in 3 when the best of a search are timed again."""
+STRETCHES = (1, 3, 5, 10, 20, 40, 80)
+"""Blocks between which a stretch lies; one block of each, secretly chosen, holds a check. They
+grow, since nobody knows beforehand how many blocks there will be. The first block has none: it may
+show that more calls belong into a block, and timing begins anew then. Where three of five blocks
+are coarse the two checks miss them in a quarter of all cases at most, and in one of 16 when the
+best of a search are timed again."""
 LARGE_BYTES, FEW = 1 << 26, 3
 """From so many bytes of input and output on so many checks are prepared: they stay on the host."""
 
@@ -51,7 +53,7 @@ def draw_checks(truth: Truth, drawn: Secrets) -> tuple[SpotCheck, ...]:
     frame = truth.frame
     size = buffer_bytes(frame.input_slots) + buffer_bytes(frame.output_slots)
     checks = []
-    for number in range(FEW if size >= LARGE_BYTES else len(STRETCHES)):
+    for number in range(FEW if size >= LARGE_BYTES else len(STRETCHES) - 1):
         packed = truth.pack_fresh(drawn.seed("check", number), 1)[0].cpu()
         truths = [_narrowed(leaf) for leaf in truth.answers_to(packed)]
         checks.append(SpotCheck(packed, truths))
@@ -75,26 +77,25 @@ class SpotChecks:
 
     def begin(self) -> None:
         """Blocks are counted from 0 again."""
-        self._answered = self._stretch = 0
+        self._stretch = 0
         self._at = self._drawn()
 
     def due(self, block: int) -> SpotCheck | None:
         """What that block is to hold, if anything; never the same twice."""
         return self._left.pop() if block == self._at and self._left else None
 
-    def counts(self) -> None:
-        """The block with the check that was due counts: the next stretch has one, too."""
-        self._answered += 1
+    def answered(self) -> None:
+        """What was due was answered undisturbed by the candidate: the next stretch has one, too."""
         self._stretch += 1
         self._at = self._drawn()
 
     @property
     def missed(self) -> bool:
-        """Whether there were some, and none lay in blocks that count."""
-        return self._asks and not self._answered
+        """Whether there were some, and none was answered since it began."""
+        return self._asks and not self._stretch
 
     def _drawn(self) -> int | None:
-        if self._stretch >= len(STRETCHES):
+        if self._stretch + 1 >= len(STRETCHES):
             return None
-        start = STRETCHES[self._stretch - 1] if self._stretch else 0
-        return start + self._below(STRETCHES[self._stretch] - start)
+        start, end = STRETCHES[self._stretch : self._stretch + 2]
+        return start + self._below(end - start)

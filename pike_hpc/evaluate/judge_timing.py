@@ -240,15 +240,15 @@ class Stopwatch:
         lost_s = 0.0
         while True:
             began = self._clock()
-            check = self._checks.due(len(blocks))
+            check, restless = self._checks.due(len(blocks)), self._restless
             block = self._block(plan, candidate_first(len(blocks)), check)
+            if check is not None and self._restless == restless:
+                self._checks.answered()
             worn = self._guard.worn
             if worn and len(blocks) < rule.min_blocks:
                 raise NoisyLane(self._guard.why)
             if block is not None:
                 blocks.append(block)
-                if check is not None:
-                    self._checks.counts()
                 better = self._plan(max(median(block.reference_ms), median(block.candidate_ms)))
                 if plan.is_short_of(better):
                     # A pilot that was slow, by chance or by design, must not choose how it goes on.
@@ -264,7 +264,7 @@ class Stopwatch:
             decision = decide(found, len(blocks), spent_s, rule)
             if decision.stop or worn:
                 if self._checks.missed:
-                    raise NoisyLane("too many blocks did not count for one that holds a check")
+                    raise NoisyLane("its timing began anew too often to be looked into")
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * plan.calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
