@@ -58,7 +58,8 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     rows = document["tasks"]
     lines = [
         f"Measured on {document['device']['kind']} with torch {document['torch']}, "
-        f"{document['date'][:10]}: {count(rows)}.",
+        f"{document['date'][:10]}: {count(rows)}."
+        + ("" if document["complete"] else " Stopped before its end: absent tasks were not tried."),
         "",
         f"    {document['command']}",
         "",

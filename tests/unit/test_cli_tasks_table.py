@@ -145,6 +145,12 @@ def test_markdown_shows_every_character_as_it_is():
     assert f"`{code_digest()}`" in "\n".join(lines)
 
 
+def test_markdown_says_that_a_check_was_stopped():
+    stopped = "Stopped before its end"
+    assert stopped in as_markdown({**measured(), "complete": False})
+    assert stopped not in as_markdown(measured())
+
+
 def test_the_table_is_printed_from_the_json(tmp_path, capsys):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(measured()))

@@ -1,12 +1,13 @@
 """Spot checks among timed inputs: where they lie, and that each is asked once and kept."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-import itertools
 
 from exploits.simulated_machine import (  # noqa: E402 - torch
     TWELVE_BLOCKS,
