@@ -19,7 +19,6 @@ from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_range import WideRange
 from pike_hpc.evaluate.judge_signal import scale
-from pike_hpc.evaluate.judge_spot_checks import SpotCheck, draw_checks
 from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.runner import Op, kept_answers
@@ -38,7 +37,6 @@ class Paper:
     scales: tuple[LeafScale, ...]
     wide: WideRange | None
     half_noise: float
-    checks: tuple[SpotCheck, ...]
     cost_s: float
 
 
@@ -59,8 +57,6 @@ class Exam:
     """E of the reference under bfloat16 autocast; 0 where that is not known."""
     aliased: bool
     """Whether the reference's own answer to the first input changes when it is called again."""
-    checks: tuple[SpotCheck, ...]
-    """What is asked among the inputs that are timed."""
     cost_s: float
 
 
@@ -77,7 +73,6 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
         LeafScale(signal=scale(truth.paired([t[i] for t in truths])), limits=yardstick.limits[i])
         for i in range(len(truth.frame.output_slots))
     )
-    checks = draw_checks(truth, secrets)
     cost_s = time.monotonic() - start
     return Paper(
         inputs=tuple(inputs),
@@ -85,7 +80,6 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
         scales=scales,
         wide=yardstick.wide,
         half_noise=yardstick.half_noise,
-        checks=checks,
         cost_s=cost_s,
     )
 
@@ -121,7 +115,6 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         wide=paper.wide,
         half_noise=paper.half_noise,
         aliased=aliased,
-        checks=paper.checks,
         cost_s=paper.cost_s + time.monotonic() - start,
     )
 

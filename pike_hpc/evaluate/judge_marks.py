@@ -24,11 +24,9 @@ from pike_hpc.evaluate.correctness import (
     tier_of,
 )
 from pike_hpc.evaluate.judge_admission import UNMEASURABLE
-from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance, off_by
+from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_frame import is_float
-from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_spot_checks import Spotted
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
@@ -79,7 +77,7 @@ class Marker:
 
     def mark(self, answers: Answers) -> Mark:
         """The tier earned, or the refusal."""
-        found = self._compared(answers, self._exam.truths)
+        found = self.leaf_errors(answers, self._exam.truths)
         errors = [max(f.error for f in leaf) for leaf in found]
         tier = tier_of(errors, self._scales)
         legacy = self._legacy(answers)
@@ -100,9 +98,9 @@ class Marker:
 
     def errors(self, answers: Answers, truths: Answers) -> list[float]:
         """Worst error of each float leaf over the calls."""
-        return [max(f.error for f in leaf) for leaf in self._compared(answers, truths)]
+        return [max(f.error for f in leaf) for leaf in self.leaf_errors(answers, truths)]
 
-    def _compared(self, answers: Answers, truths: Answers) -> list[list[LeafError]]:
+    def leaf_errors(self, answers: Answers, truths: Answers) -> list[list[LeafError]]:
         """Per float leaf and call."""
         scales = self._exam.scales
         pairs = list(zip(answers, truths, strict=True))
@@ -143,18 +141,15 @@ class Marker:
             pike=self._truth.legacy,
         )
 
-    def holds_in_checks(self, spotted: Sequence[Spotted], tier: Tier) -> bool:
-        """Whether what was answered to spot checks is within twice the limit of a tier.
+    def holds_in_checks(self, errors: Sequence[Sequence[LeafError]], tier: Tier) -> bool:
+        """Whether spot checks, as `leaf_errors` has them, are within twice the limit of a tier.
 
         Twice, for inputs that are harder than the exam's.
         """
-        for seen in spotted:
-            answer = views(self._slots, seen.answer)
-            for i in self._floats:
-                mine, true = self._truth.near(answer[i]), self._truth.near(seen.check.truths[i])
-                scale, local = self._exam.scales[i], 2 * self._local_limit(i, tier)
-                if not off_by(mine, true, scale, local) <= 2 * scale.limits.get(tier, CAP):
-                    return False
+        for i, leaf in zip(self._floats, errors, strict=False):  # none where none was drawn
+            limit, local = self._exam.scales[i].limits.get(tier, CAP), self._local_limit(i, tier)
+            if not all(f.error <= 2 * limit and f.local <= 2 * local for f in leaf):
+                return False
         return True
 
     def loosened(self, tier: Tier, known: Correctness) -> tuple[Tier, Correctness]:

@@ -1,101 +1,69 @@
-"""Spot checks: a few timed inputs whose float64 answers are known.
+"""Spot checks: a few of the timed calls are held against float64 as well.
 
 What is timed is compared with the reference's runner, whose own error is forgiven: where it ships
 TF32 or bfloat16 that is far more than a strict tier allows. A candidate can count its calls and be
-exact while it is examined only. So some blocks hold one input more that the truth is known of,
-drawn like all others and asked once: whoever is coarse in most of its timed calls meets one.
+exact while it is examined only. So of the calls that count some are drawn, when they are over, and
+the judge computes what their answers should have been.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from pike_hpc.evaluate.judge_truth import Secrets, Truth
-from pike_hpc.evaluate.layout import buffer_bytes
-
-STRETCHES = (1, 3, 5, 10, 20, 40, 80)
-"""Blocks between which a stretch lies; one block of each, secretly chosen, holds a check. They
-grow, since nobody knows beforehand how many blocks there will be. The first block has none: it may
-show that more calls belong into a block, and timing begins anew then. Where three of five blocks
-are coarse the two checks miss them in a quarter of all cases at most, and in one of 16 when the
-best of a search are timed again."""
-LARGE_BYTES, FEW = 1 << 26, 3
-"""From so many bytes of input and output on so many checks are prepared: they stay on the host."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpotCheck:
-    """An input and its answer, on the host."""
-
-    packed: torch.Tensor
-    """The bytes of the input buffer."""
-    truths: list[torch.Tensor]
-    """By output leaf, in float32 where the truth is wider: its rounding is no part of any limit."""
+MOST, FEWEST, ROOM_BYTES = 8, 2, 1 << 28
+"""Calls that are looked at: as many as have room with their inputs and answers. Of a candidate that
+is coarse in a quarter of its calls, fewer than move a median, eight show all but one in ten, and of
+the best, which are timed again, one in a hundred."""
+OFFERS = 2
+"""Calls of a block, at most, that may be drawn."""
+FREE_PART = 0.25
+"""Of a GPU's free memory they take so much at most, and lie on the host otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spotted:
-    """What a candidate answered to one while it was timed."""
+    """One timed call."""
 
-    check: SpotCheck
+    packed: torch.Tensor
+    """The bytes of its input."""
     answer: torch.Tensor
-    """The bytes of its output buffer."""
+    """The bytes of what the candidate answered, a copy."""
 
 
-def draw_checks(truth: Truth, drawn: Secrets) -> tuple[SpotCheck, ...]:
-    """Checks for one timing; none for variant `legacy`, whose rule knows no tiers."""
-    if truth.legacy:
-        return ()
-    frame = truth.frame
-    size = buffer_bytes(frame.input_slots) + buffer_bytes(frame.output_slots)
-    checks = []
-    for number in range(FEW if size >= LARGE_BYTES else len(STRETCHES) - 1):
-        packed = truth.pack_fresh(drawn.seed("check", number), 1)[0].cpu()
-        truths = [_narrowed(leaf) for leaf in truth.answers_to(packed)]
-        checks.append(SpotCheck(packed, truths))
-    return tuple(checks)
-
-
-def _narrowed(leaf: torch.Tensor) -> torch.Tensor:
-    return (leaf.float() if leaf.dtype == torch.float64 else leaf).cpu()
+def most_of(pair_bytes: int) -> int:
+    """How many calls are kept whose inputs and answers have so many bytes together."""
+    return max(FEWEST, min(MOST, ROOM_BYTES // max(1, pair_bytes)))
 
 
 class SpotChecks:
-    """Which block of a timing holds which check."""
+    """Draws so many of the calls that are offered, each with the same chance."""
 
-    def __init__(
-        self, checks: Sequence[SpotCheck], below: Callable[[int], int] = secrets.randbelow
-    ) -> None:
-        """`below(n)` draws from 0 to n - 1."""
-        self._left, self._below = list(checks), below
-        self._asks = bool(checks)
-        self.begin()
+    def __init__(self, most: int, below: Callable[[int], int] = secrets.randbelow) -> None:
+        """`below(n)` draws from 0 to n - 1; with `most` of 0 none is kept."""
+        self._most, self._below = most, below
+        self.kept: list[Spotted] = []
+        self._offered = 0
 
     def begin(self) -> None:
-        """Blocks are counted from 0 again."""
-        self._stretch = 0
-        self._at = self._drawn()
+        """Forget all: what was offered does not count."""
+        self.kept.clear()
+        self._offered = 0
 
-    def due(self, block: int) -> SpotCheck | None:
-        """What that block is to hold, if anything; never the same twice."""
-        return self._left.pop() if block == self._at and self._left else None
+    def offer(self, packed: torch.Tensor, answer: torch.Tensor) -> None:
+        """A call that counts. Its answer may be overwritten afterwards."""
+        if not self._most:
+            return
+        self._offered += 1
+        place = len(self.kept) if self._offered <= self._most else self._below(self._offered)
+        if place < self._most:
+            self.kept[place : place + 1] = [self._copied(packed, answer)]
 
-    def answered(self) -> None:
-        """What was due was answered undisturbed by the candidate: the next stretch has one, too."""
-        self._stretch += 1
-        self._at = self._drawn()
-
-    @property
-    def missed(self) -> bool:
-        """Whether there were some, and none was answered since it began."""
-        return self._asks and not self._stretch
-
-    def _drawn(self) -> int | None:
-        if self._stretch + 1 >= len(STRETCHES):
-            return None
-        start, end = STRETCHES[self._stretch : self._stretch + 2]
-        return start + self._below(end - start)
+    def _copied(self, packed: torch.Tensor, answer: torch.Tensor) -> Spotted:
+        size = self._most * (packed.numel() + answer.numel())
+        if answer.is_cuda and size > FREE_PART * torch.cuda.mem_get_info(answer.device)[0]:
+            return Spotted(packed.cpu(), answer.cpu())
+        return Spotted(packed, answer.clone())

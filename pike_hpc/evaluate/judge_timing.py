@@ -23,7 +23,7 @@ from pike_hpc.evaluate.judge_agreement import Agreement, Tolerance
 from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
-from pike_hpc.evaluate.judge_spot_checks import SpotCheck, SpotChecks, Spotted
+from pike_hpc.evaluate.judge_spot_checks import OFFERS, SpotChecks, Spotted
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.nvml_guard import Guard, History, unread
 from pike_hpc.evaluate.runner import Op
@@ -177,8 +177,8 @@ class Stopwatch:
         tolerance: Tolerance,
         slots: tuple[Slot, ...],
         company: Company,
-        checks: Sequence[SpotCheck] = (),
         *,
+        checks: int = 0,
         bounded: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -189,8 +189,6 @@ class Stopwatch:
         """Blocks in which the candidate did not stop, or not stay so."""
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._checks = SpotChecks(checks)
-        self.spotted: list[Spotted] = []
-        """What the candidate answered to those checks that it met."""
         self._nulls: list[float] = []
         self._tallies: list[tuple[int, int]] = []
         """Of each block that counts: calls of the candidate, and how many were coarse."""
@@ -203,6 +201,11 @@ class Stopwatch:
         """The part of the calls that count whose answers are further off than most may be."""
         calls, coarse = map(sum, zip(*self._tallies, strict=True))
         return coarse / calls
+
+    @property
+    def spotted(self) -> Sequence[Spotted]:
+        """Some of the calls that count."""
+        return self._checks.kept
 
     def settle(self) -> None:
         """Wait until the candidate's processes rest. Raises Busy if they never do."""
@@ -240,10 +243,7 @@ class Stopwatch:
         lost_s = 0.0
         while True:
             began = self._clock()
-            check, restless = self._checks.due(len(blocks)), self._restless
-            block = self._block(plan, candidate_first(len(blocks)), check)
-            if check is not None and self._restless == restless:
-                self._checks.answered()
+            block = self._block(plan, candidate_first(len(blocks)))
             worn = self._guard.worn
             if worn and len(blocks) < rule.min_blocks:
                 raise NoisyLane(self._guard.why)
@@ -263,8 +263,6 @@ class Stopwatch:
             spent_s = self._clock() - start - lost_s
             decision = decide(found, len(blocks), spent_s, rule)
             if decision.stop or worn:
-                if self._checks.missed:
-                    raise NoisyLane("its timing began anew too often to be looked into")
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * plan.calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
@@ -304,19 +302,11 @@ class Stopwatch:
             self._block(Plan(1, 1, warm=True), False)
         return places if latency - median(self._nulls) < SHORT_MS else 1
 
-    def _room(
-        self, count: int, calls: int, check: SpotCheck | None = None, at: int = 0
-    ) -> list[Window]:
-        """`count` windows of fresh inputs, and room for both sides' answers.
-
-        With a check its input is that of call `at`.
-        """
+    def _room(self, count: int, calls: int) -> list[Window]:
+        """`count` windows of fresh inputs, and room for both sides' answers."""
         for side in (self._reference, self._candidate):
             side.make_room(count, calls)
-        inputs = list(self._fresh(count * calls))
-        if check is not None:
-            inputs[at] = check.packed
-        fresh = [self._reference.link.staged(packed) for packed in inputs]
+        fresh = [self._reference.link.staged(packed) for packed in self._fresh(count * calls)]
         return [tuple(fresh[i * calls : (i + 1) * calls]) for i in range(count)]
 
     def _pilot(self) -> float:
@@ -333,13 +323,12 @@ class Stopwatch:
             slowest = max(slowest, min(found))
         return slowest
 
-    def _block(self, plan: Plan, reverse: bool, check: SpotCheck | None = None) -> Block | None:
-        """One block, with a check among its inputs; None where it does not count.
+    def _block(self, plan: Plan, reverse: bool) -> Block | None:
+        """One block; None where it does not count.
 
         Raises WrongAnswer, Busy, NoisyLane, RunnerFailed.
         """
-        at = secrets.randbelow(plan.windows * plan.calls)
-        windows = self._room(plan.windows, plan.calls, check, at)
+        windows = self._room(plan.windows, plan.calls)
         warmth = self._warmth if plan.warm else None
         self._guard.before()
         restless = self._restless
@@ -357,14 +346,14 @@ class Stopwatch:
                     nulls = self._reference.run(null, Op.NULL, keep=False, warmth=warmth)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
         self._check(windows)
-        if check is not None:
-            window, call = divmod(at, plan.calls)
-            self.spotted.append(Spotted(check, self._candidate.answers[window][call].clone()))
         tally = self._agreement.take()
         if self._restless > restless or not counts:
             return None  # nor does its constant: who slows that down seems faster
         self._nulls += nulls
         self._tallies.append(tally)
+        for at in {secrets.randbelow(plan.windows * plan.calls) for _ in range(OFFERS)}:
+            window, call = divmod(at, plan.calls)
+            self._checks.offer(windows[window][call], self._candidate.answers[window][call])
         return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
 
     @contextlib.contextmanager

@@ -22,9 +22,10 @@ from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_guard import TaskWatch
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import COARSE, Marker, Verdict, wrong
-from pike_hpc.evaluate.judge_memory import unwritten
+from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_probe import Probe, Weights
 from pike_hpc.evaluate.judge_profile import read_sheet
+from pike_hpc.evaluate.judge_spot_checks import most_of
 from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch, WrongAnswer
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
@@ -107,6 +108,7 @@ class Examiner:
         self._link, self._outcome = link, outcome
         self._marker = Marker(truth, exam, request.tiers)
         self._slots = truth.frame.output_slots
+        self._pair_bytes = buffer_bytes(truth.frame.input_slots) + buffer_bytes(self._slots)
         self.calls = 0
         self.guessed = False
         """Whether its weights are where their shapes and order say, which may be wrong."""
@@ -168,7 +170,7 @@ class Examiner:
             self._marker.tolerance(self._outcome.tier),
             self._slots,
             solitude.company,
-            self._exam.checks,
+            checks=0 if self._truth.legacy or self._truth.large else most_of(self._pair_bytes),
             bounded=bounded,
         )
 
@@ -189,15 +191,23 @@ class Examiner:
             raise Verdict(EvalStatus.REJECTED, idle) from None
         except NoisyLane as noise:
             raise Verdict(EvalStatus.JUDGE_ERROR, f"noisy lane: {noise}") from None
-        coarse = watch.coarse > COARSE
-        while coarse or not self._marker.holds_in_checks(watch.spotted, self._outcome.tier):
-            assert self._outcome.correctness is not None
-            self._outcome.tier, self._outcome.correctness = self._marker.loosened(
-                self._outcome.tier, self._outcome.correctness
-            )
-            coarse = False
+        self._hold_to_tier(watch)
         self._outcome.timing = as_timing(found, clocks)
         self._outcome.tags.extend(tags)
+
+    def _hold_to_tier(self, watch: Stopwatch) -> None:
+        """Loosen the tier until what was timed is as fine as it says. Raises Verdict."""
+        truths = [self._truth.answers_to(seen.packed.cpu()) for seen in watch.spotted]
+        answers = [views(self._slots, seen.answer) for seen in watch.spotted]
+        errors = self._marker.leaf_errors(answers, truths) if truths else []
+        tier, correctness = self._outcome.tier, self._outcome.correctness
+        assert tier is not None
+        assert correctness is not None
+        coarse = watch.coarse > COARSE
+        while coarse or not self._marker.holds_in_checks(errors, tier):
+            tier, correctness = self._marker.loosened(tier, correctness)
+            coarse = False
+        self._outcome.tier, self._outcome.correctness = tier, correctness
 
     def change_weights(self) -> None:
         """Give it other weights: its answers must follow. Raises Verdict, RunnerFailed."""

@@ -33,7 +33,6 @@ def told(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS):
         wide=None,
         half_noise=half,
         aliased=False,
-        checks=(),
         cost_s=0.0,
     )
     slot = Slot(name="y", dtype="float32", shape=(COUNT,), offset=0, count=COUNT)
