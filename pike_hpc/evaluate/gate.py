@@ -222,7 +222,22 @@ class Gate(Generic[M]):
 
 def _of_each(members: Sequence[M], do: Callable[[M], T]) -> list[Future[T]]:
     """What each gave, all at the same time and all done: stopping a lane is waiting for wardens."""
-    if not members:
-        return []
-    with ThreadPoolExecutor(len(members)) as threads:
-        return [threads.submit(do, member) for member in members]
+    threads = ThreadPoolExecutor(max(1, len(members)))
+    found: list[Future[T]] = []
+    with threads:
+        for member in members:
+            try:
+                found.append(threads.submit(do, member))
+            except RuntimeError:  # no thread is to be had
+                found.append(_now(do, member))
+    return found
+
+
+def _now(do: Callable[[M], T], member: M) -> Future[T]:
+    """The same without a thread."""
+    done: Future[T] = Future()
+    try:
+        done.set_result(do(member))
+    except Exception as error:
+        done.set_exception(error)
+    return done

@@ -300,3 +300,19 @@ def test_a_lane_that_was_stopped_late_goes_on_where_another_cannot_be_stopped():
     with pytest.raises(OSError, match="no such"):
         gate.hold(holder)
     assert not late.frozen
+
+
+def test_where_no_thread_is_to_be_had_lanes_are_stopped_one_by_one(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    gate: Gate[Crew] = Gate()
+    holder, *others = crews = [Crew() for _ in range(3)]
+    for crew in crews:
+        gate.join(crew)
+    gate.hold(holder)
+    assert all(crew.frozen for crew in others)
+    assert gate.give_back(holder)
+    gate.hold(others[0])
+    assert holder.frozen
