@@ -111,7 +111,8 @@ class Runner:
         elif op is Op.LOAD:
             return self._load(source, number)
         elif op is Op.RELOAD:
-            if self._placement is not None and not self._placement.lasting:
+            lasts = self._placement is None or self._placement.lasting or self._prepares
+            if not lasts:
                 raise Refused(Code.NEED_SEED)
             self._fit(self._model, self._chosen(source, number))
             self._remember()
@@ -161,8 +162,8 @@ class Runner:
         if hands is not None:
             self._fit(model, self._weights[source])
         elif (prepare := prepare_of(model)) is not None:
-            with phase(Code.PREPARE_RAISED), torch.inference_mode():
-                prepare(model.state_dict())
+            with contextlib.suppress(Refused), phase(Code.RAISED), torch.inference_mode():
+                prepare(model.state_dict())  # its weights are there already
         self._model = model
         self._remember()
         del old  # not before: the new weights must not lie where the old ones lay

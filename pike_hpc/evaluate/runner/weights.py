@@ -143,7 +143,10 @@ class Hands:
             self._waiting.setdefault((kind, own), []).append(indices)
         self._layers: dict[int, tuple[nn.Module, Sequence[int]]] = {}
         self._given: dict[int, tuple[torch.Tensor, int]] = {}
-        """By address; what was given is kept, so that no address is met twice."""
+        """By address; what was given is kept, so that no address is met twice but by what was
+        given other memory since."""
+        self._gone: set[int] = set()
+        """Weights that were given."""
 
     @contextlib.contextmanager
     def giving(self) -> Iterator[None]:
@@ -184,7 +187,7 @@ class Hands:
         places = {n: i for n, i in (given | places).items() if n not in made}
         if own.keys() == named.keys() and places == named:
             return Placement(slots=places, by_name=True, lasting=True)
-        gone = {index for _, index in self._given.values()}
+        gone = self._gone
         _share(places, tensors)
         once: dict[int, str] = {}
         for name, tensor in tensors.items():
@@ -285,8 +288,8 @@ class Hands:
         with torch.no_grad():
             for tensor, index in zip(own.values(), known[1], strict=True):
                 tensor.copy_(self._weights[index])
-                # What holds the memory, and not the parameter, which may be given other memory.
-                self._given[tensor.data_ptr()] = tensor.detach(), index
+                self._given[tensor.data_ptr()] = tensor, index
+                self._gone.add(index)
         for part in layer.children():  # torch's attention sets a bias to zero past `nn.init`
             if id(part) in self._layers:
                 self._give(part)
@@ -306,7 +309,9 @@ class Hands:
         if nn.parameter.is_lazy(tensor) or not tensor.numel():
             return None
         known = self._given.get(tensor.data_ptr())
-        if known is None or known[0].shape != tensor.shape or known[0].stride() != tensor.stride():
+        if known is None or known[0].data_ptr() != tensor.data_ptr():
+            return None
+        if known[0].shape != tensor.shape or known[0].stride() != tensor.stride():
             return None
         return known[1]
 
