@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-MOST, FEWEST, ROOM_BYTES = 8, 2, 1 << 28
-"""Calls that are looked at: as many as have room with their inputs and answers. Of a candidate that
-is coarse in a quarter of its calls, fewer than move a median, eight show all but one in ten, and of
-the best, which are timed again, one in a hundred."""
+MOST, FEWEST, ROOM_BYTES, TIME_S = 8, 2, 1 << 28, 2.0
+"""Calls that are looked at: as many as have room with their inputs and answers, and time to be
+answered in float64. Of a candidate that is coarse in a quarter of its calls, fewer than move a
+median, eight show all but one in ten, and of the best, which are timed again, one in a hundred."""
 OFFERS = 2
 """Calls of a block, at most, that may be drawn."""
 FREE_PART = 0.25
@@ -34,9 +34,15 @@ class Spotted:
     """The bytes of what the candidate answered, a copy."""
 
 
-def most_of(pair_bytes: int) -> int:
-    """How many calls are kept whose inputs and answers have so many bytes together."""
-    return max(FEWEST, min(MOST, ROOM_BYTES // max(1, pair_bytes)))
+def most_of(pair_bytes: int, answer_s: float) -> int:
+    """How many calls are kept.
+
+    Args:
+        pair_bytes: of an input and its answer.
+        answer_s: what the judge's own answer to one takes.
+    """
+    room, time = ROOM_BYTES // max(1, pair_bytes), int(TIME_S / max(1e-6, answer_s))
+    return max(FEWEST, min(MOST, room, time))
 
 
 class SpotChecks:

@@ -108,7 +108,6 @@ class Examiner:
         self._link, self._outcome = link, outcome
         self._marker = Marker(truth, exam, request.tiers)
         self._slots = truth.frame.output_slots
-        self._pair_bytes = buffer_bytes(truth.frame.input_slots) + buffer_bytes(self._slots)
         self.calls = 0
         self.guessed = False
         """Whether its weights are where their shapes and order say, which may be wrong."""
@@ -170,7 +169,7 @@ class Examiner:
             self._marker.tolerance(self._outcome.tier),
             self._slots,
             solitude.company,
-            checks=0 if self._truth.legacy or self._truth.large else most_of(self._pair_bytes),
+            checks=self._spot_checks(),
             bounded=bounded,
         )
 
@@ -194,6 +193,13 @@ class Examiner:
         self._hold_to_tier(watch)
         self._outcome.timing = as_timing(found, clocks)
         self._outcome.tags.extend(tags)
+
+    def _spot_checks(self) -> int:
+        """How many timed calls are held against float64 afterwards."""
+        if self._truth.legacy or self._truth.large:
+            return 0
+        pair_bytes = buffer_bytes(self._truth.frame.input_slots) + buffer_bytes(self._slots)
+        return most_of(pair_bytes, self._exam.cost_s / len(self._exam.inputs))
 
     def _hold_to_tier(self, watch: Stopwatch) -> None:
         """Loosen the tier until what was timed is as fine as it says. Raises Verdict."""

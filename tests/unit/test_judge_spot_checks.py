@@ -18,6 +18,7 @@ from pike_hpc.evaluate.judge_spot_checks import (  # noqa: E402 - torch
     MOST,
     OFFERS,
     ROOM_BYTES,
+    TIME_S,
     SpotChecks,
     most_of,
 )
@@ -70,10 +71,11 @@ def test_what_is_kept_stays_when_the_buffer_is_written_again_and_goes_with_a_new
     assert not checks.kept
 
 
-def test_large_inputs_and_answers_are_few():
-    assert most_of(0) == most_of(ROOM_BYTES // MOST) == MOST
-    assert FEWEST < most_of(ROOM_BYTES // 4) < MOST
-    assert most_of(8 * ROOM_BYTES) == FEWEST
+def test_large_calls_and_slow_ones_are_few():
+    assert most_of(0, 0.0) == most_of(ROOM_BYTES // MOST, TIME_S / MOST) == MOST
+    assert FEWEST < most_of(ROOM_BYTES // 4, 0.0) < MOST
+    assert FEWEST < most_of(0, TIME_S / 4) < MOST
+    assert most_of(8 * ROOM_BYTES, 0.0) == most_of(0, 8 * TIME_S) == FEWEST
 
 
 class Numbered(SimulatedRunner):
