@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,13 +27,8 @@ def drawn_buffers(model: nn.Module, fresh: Callable[[int], nn.Module], *seeds: i
     names = tables(model)
     if not names:
         return set()
-
-    def drawn(seed: int) -> list[torch.Tensor]:
-        state = fresh(seed).state_dict()
-        return [state[name] for name in names]
-
-    first, second = map(drawn, seeds)
-    return {n for n, a, b in zip(names, first, second, strict=True) if not torch.equal(a, b)}
+    first, second = (fresh(seed).state_dict() for seed in seeds)
+    return {name for name in names if not torch.equal(first[name], second[name])}
 
 
 def differs_when_given(
@@ -58,8 +52,7 @@ def differs_when_given(
         state: the judging weights by name.
         beside: what it keeps beside its state as its seed makes it, on the host.
         device: where it is called.
-        twice: whether there is room for two of it. With one, copied layers go unnoticed, and who
-            writes constants past `torch.nn.init` counts as another model.
+        twice: whether there is room for two of it. With one, copied layers go unnoticed.
     """
     slots = slots_of(list(state), list(state.values()), frame.parameters)
 
@@ -72,9 +65,8 @@ def differs_when_given(
         if not twice:
             return None
         others = [OTHERWISE * w if w.is_floating_point() else w for w in state.values()]
-        with contextlib.suppress(Exception), unwritten():  # it may not like such weights
+        with unwritten():
             return nn.Module.state_dict(made(others)[1], keep_vars=True)
-        return None
 
     hands, model = made(list(state.values()))
     placement = hands.place(nn.Module.state_dict(model, keep_vars=True), twin)

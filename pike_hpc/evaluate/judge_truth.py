@@ -203,8 +203,8 @@ class Truth:
         return self._widely(seed, choices)
 
     def answers_to(self, packed: torch.Tensor) -> list[torch.Tensor]:
-        """The same for the bytes of an input buffer, on the host."""
-        leaves = list(views(self.frame.input_slots, packed))
+        """The same for the bytes of an input buffer on the host, as `pack_fresh` draws them."""
+        leaves = [leaf.clone() for leaf in views(self.frame.input_slots, packed)]
         self._drawn[GIVEN] = (self.frame.input_tree, leaves)
         try:
             return self.answers(GIVEN)
