@@ -54,7 +54,7 @@ FIGURES = {
 }
 TIMEOUT_S = 300.0
 BRIEF_TIMEOUT_S = 8.0
-"""Of hostile programs. One evaluation of a soak in eight ends by it, in a ninth of its time."""
+"""Of hostile programs. One evaluation of a soak in eight ends by it."""
 DRAIN_S = 120.0
 GROWTH_MB = 64.0
 """More than this between the first and the last quarter is a leak."""

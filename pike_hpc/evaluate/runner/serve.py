@@ -250,7 +250,10 @@ class Runner:
         *,
         strict: bool,
     ) -> None:
-        """Load weights where they have places; a model that doesn't take them is refused."""
+        """Load weights where they have places.
+
+        Raises Refused where the model doesn't take them, if `strict`: else `prepare` may still.
+        """
         found: dict[str, Any] = {n: weights[index] for n, index in placement.slots.items()}
         if not placement.by_name:  # some layers want everything that is theirs, and its version
             state = torch.nn.Module.state_dict(model)

@@ -187,20 +187,19 @@ class Hands:
         places = {n: i for n, i in (given | places).items() if n not in made}
         if own.keys() == named.keys() and places == named:
             return Placement(slots=places, by_name=True, lasting=True)
-        gone = self._gone
         _share(places, tensors)
         once: dict[int, str] = {}
         for name, tensor in tensors.items():
             if name not in made and name not in places:
                 once.setdefault(id(tensor), name)
-        self._by_shape({n: tensors[n] for n in once.values()}, places, gone)
+        self._by_shape({n: tensors[n] for n in once.values()}, places)
         _share(places, tensors)
         orphans = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in places]
-        unused = set(range(len(self._slots))) - gone - set(places.values())
+        unused = set(range(len(self._slots))) - self._gone - set(places.values())
         if orphans and any(self._slots[i].is_parameter for i in unused):
             return None
         whole = len(tensors) == len(own)
-        lasting = whole and not orphans and not made and self._has_all(gone, places.values())
+        lasting = whole and not orphans and not made and self._has_all(places.values())
         return Placement(slots=places, by_name=False, lasting=lasting)
 
     def _made(
@@ -213,8 +212,7 @@ class Hands:
         """What a constructor made of weights: it must keep what it has."""
         if not self._given:
             return set()
-        settled = {*named, *given}
-        known = {id(own[name]) for name in settled}
+        known = {id(own[name]) for name in {*named, *given}}
         doubtful = {
             name
             for name, index in {**named, **given}.items()
@@ -236,9 +234,7 @@ class Hands:
         shared = {id(own[name]) for name in made}
         return {name for name, tensor in own.items() if id(tensor) in shared}
 
-    def _by_shape(
-        self, own: Mapping[str, torch.Tensor], places: dict[str, int], gone: set[int]
-    ) -> None:
+    def _by_shape(self, own: Mapping[str, torch.Tensor], places: dict[str, int]) -> None:
         """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness.
 
         A buffer under a name of its own is more likely the program's own than any weight, but for
@@ -250,7 +246,7 @@ class Hands:
 
         def add(slots: Iterable[Any], tensors: Mapping[str, Any]) -> None:
             """Of slots and tensors that are equal here."""
-            taken = gone | set(places.values())
+            taken = self._gone | set(places.values())
             waiting: dict[Any, list[int]] = {}
             for i, alike in enumerate(slots):
                 if i not in taken:
@@ -270,11 +266,11 @@ class Hands:
         }
         add([(s.leaf, (s.shape, s.floating)) for s in self._slots], counted)
 
-    def _has_all(self, gone: Iterable[int], placed: Collection[int]) -> bool:
-        """Whether each has a place, or is tied to one that has."""
+    def _has_all(self, placed: Collection[int]) -> bool:
+        """Whether each weight that was given has a place, or is tied to one that has."""
         return all(
             i in placed or any(torch.equal(self._weights[i], self._weights[j]) for j in placed)
-            for i in gone
+            for i in self._gone
         )
 
     def _give(self, layer: nn.Module) -> None:
