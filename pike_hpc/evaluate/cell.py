@@ -29,9 +29,9 @@ package.main(*arguments)
 """By path and alone: nothing else of the project can be imported where a candidate runs."""
 
 _RUNNER = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
-"""Tensors up to here come from memory that the runner keeps. Larger ones are mapped anew in each call,
-and every page faults: whoever has glibc keep them (mallopt(3)) was 2.6 to 4.8 times as fast as the
-same relu of 64 MB. Not the judge: it lives long, and what it keeps is lost to others."""
+"""Tensors up to here come from memory that the runner keeps. Larger ones are mapped anew in each
+call, and every page faults: whoever had glibc keep them (mallopt(3)) was 2.6 to 4.8 times as fast
+as the same relu of 64 MB. Not the judge: it lives long, and what it keeps is lost to others."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

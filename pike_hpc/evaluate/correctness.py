@@ -40,6 +40,8 @@ that is off hides among 64 neighbours."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
 UNEQUAL = 1e-3
 """Part of an integer output (such as an argmax) that may differ between two float32 programs."""
+LOCAL_UNEQUAL = 8
+"""Of LOCAL_ELEMENTS neighbours in it: near ties lie apart, a tile that was left out does not."""
 PIECE = {"cpu": 1 << 18, "cuda": 1 << 22}
 """Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
 MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (1.25 * K)
@@ -308,6 +310,16 @@ def unequal(answer: Tensor, truth: Tensor) -> float:
     """The part of the elements of a whole-number output that differ."""
     different = int((answer != truth.to(answer.device)).sum())
     return different / answer.numel() if different else 0.0
+
+
+def are_ties(different: Tensor) -> bool:
+    """Whether so few elements of a whole-number output differ, so far apart, as near ties do."""
+    count = int(different.sum())
+    if not count:
+        return True
+    if count > UNEQUAL * different.numel():
+        return False
+    return int(_stretches(different.reshape(-1).float()).max()) <= LOCAL_UNEQUAL
 
 
 def allclose(answer: Tensor, reference: Tensor, tolerance: float) -> bool:

@@ -52,7 +52,7 @@ class Yardstick:
     wide: WideRange | None = None
     """What is asked beyond the task's own inputs."""
     half_noise: float = 0.0
-    """E of the reference under bfloat16 autocast, its worst leaf; 0 where that was not measured."""
+    """E of the reference in bfloat16, its worst leaf; 0 where that was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,9 @@ class _Trial:
             limits=tuple({t: x for t, x in leaf.items() if t in kept} for leaf in limits),
             noise=tuple(self._noise),
             wide=None if reason else wide_range(self._truth, self._signal),
-            half_noise=max(self._known[Tier.HALF].values(), default=0.0),
+            half_noise=max(
+                (*self._known[Tier.HALF].values(), *self._rounded.values()), default=0.0
+            ),
         )
 
     def _demand_nothing_hidden(self) -> None:
@@ -200,19 +202,22 @@ class _Trial:
                 self._signal.half_noise() if tier is Tier.HALF else {}
             )
             half = mutant.off[leaf] / 2
-            if noise and half >= ROOM_K * max(noise[leaf], self._noise[leaf]):
+            rounding = self._rounded.get(leaf, 0.0) if tier is Tier.HALF else 0.0
+            if noise and half >= max(ROOM_K * max(noise[leaf], self._noise[leaf]), rounding):
                 limits[leaf][tier] = half
 
     def _limits(self) -> list[dict[Tier, float]]:
         half = self._signal.half_noise() if self._signal.cheap else {}
+        self._rounded = self._signal.rounded_noise() if self._signal.cheap else {}
         tf32 = self._signal.tf32_noise()
         self._known = {Tier.TF32: tf32, Tier.HALF: half}
         limits: list[dict[Tier, float]] = []
         for i, slot in enumerate(self._slots):
+            noises = [self._noise[i], *(x.get(i, 0.0) for x in (tf32, half, self._rounded))]
             own = {
-                Tier.FP32: self._noise[i],
-                Tier.TF32: max(self._noise[i], tf32.get(i, 0.0)),
-                Tier.HALF: max(self._noise[i], tf32.get(i, 0.0), half.get(i, 0.0)),
+                Tier.FP32: noises[0],
+                Tier.TF32: max(noises[:2]),
+                Tier.HALF: max(noises),
             }
             tiers = self._tiers() if i in self._floats else []
             limits.append({t: limit(t, own[t], slot.count) for t in tiers})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +28,13 @@ def drawn_buffers(model: nn.Module, fresh: Callable[[int], nn.Module], *seeds: i
     names = tables(model)
     if not names:
         return set()
-    first, second = (fresh(seed).state_dict() for seed in seeds)
+    first, second = (_named(fresh(seed), names) for seed in seeds)  # one model at a time
     return {name for name in names if not torch.equal(first[name], second[name])}
+
+
+def _named(model: nn.Module, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    state = model.state_dict()
+    return {name: state[name] for name in names}
 
 
 def differs_when_given(
@@ -52,7 +58,8 @@ def differs_when_given(
         state: the judging weights by name.
         beside: what it keeps beside its state as its seed makes it, on the host.
         device: where it is called.
-        twice: whether there is room for two of it. With one, copied layers go unnoticed.
+        twice: whether there is room for two of it. With one, copied layers go unnoticed, and
+            constants that no init function wrote count as changed weights.
     """
     slots = slots_of(list(state), list(state.values()), frame.parameters)
 
@@ -65,8 +72,9 @@ def differs_when_given(
         if not twice:
             return None
         others = [OTHERWISE * w if w.is_floating_point() else w for w in state.values()]
-        with unwritten():
+        with contextlib.suppress(Exception), unwritten():  # it may check what it is given
             return nn.Module.state_dict(made(others)[1], keep_vars=True)
+        return None
 
     hands, model = made(list(state.values()))
     placement = hands.place(nn.Module.state_dict(model, keep_vars=True), twin)

@@ -90,7 +90,7 @@ class Solitude:
                 found = measure()
             finally:
                 held = self._host.together()
-                self._host.phase("together")
+                self._host.phase("checks")
             if held:
                 break
         return found, quiet and held

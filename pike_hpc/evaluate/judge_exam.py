@@ -54,7 +54,7 @@ class Exam:
     wide: WideRange | None
     """What is asked beyond the task's own inputs; the same in every exam."""
     half_noise: float
-    """E of the reference under bfloat16 autocast; 0 where that is not known."""
+    """E of the reference in bfloat16; 0 where that is not known."""
     aliased: bool
     """Whether the reference's own answer to the first input changes when it is called again."""
     cost_s: float

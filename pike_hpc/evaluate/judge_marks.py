@@ -19,6 +19,7 @@ from pike_hpc.evaluate.correctness import (
     SPIKE,
     LeafError,
     allclose,
+    are_ties,
     compare,
     correlation,
     tier_of,
@@ -66,6 +67,17 @@ class Mark:
     """Why they earned nothing after all."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """At one float leaf, its parts and not its whole: the worst over the calls."""
+
+    leaf: int
+    spike: float
+    local: float
+    follows: float
+    """How well its changes follow the truth's; 1 where that never moves."""
+
+
 class Marker:
     """Marks the answers to one exam."""
 
@@ -80,6 +92,10 @@ class Marker:
         found = self.leaf_errors(answers, self._exam.truths)
         errors = [max(f.error for f in leaf) for leaf in found]
         tier = tier_of(errors, self._scales)
+        looks: list[Look] = []
+        if tier is not None and not self._truth.legacy:
+            looks = self._looks(answers, found)
+            tier = self._in_each_part(tier, looks)
         legacy = self._legacy(answers)
         worst = max(errors, default=0.0)
         shown = tier or Tier.HALF
@@ -93,7 +109,7 @@ class Marker:
         if self._truth.legacy:
             refusal = None if legacy.pike else wrong("fails PIKE's allclose(1e-2)")
         else:
-            refusal = self._refusal(answers, found, tier, worst)
+            refusal = self._refusal(answers, looks, tier, worst)
         return Mark(correctness=correctness, tier=shown, refusal=refusal)
 
     def errors(self, answers: Answers, truths: Answers) -> list[float]:
@@ -172,15 +188,15 @@ class Marker:
     def _refusal(
         self,
         answers: Answers,
-        found: Sequence[Sequence[LeafError]],
+        looks: Sequence[Look],
         tier: Tier | None,
         worst: float,
     ) -> Verdict | None:
         limit = self._limit(tier or Tier.HALF)
         if not math.isfinite(worst):
             return wrong("its output holds values that are not finite")
-        if not self._whole_numbers_agree(answers):
-            return wrong("an integer output differs from the reference's")
+        if differ := self._whole_numbers_differ(answers):
+            return wrong(f"an integer output differs from the reference's in {differ} elements")
         if tier is None:
             return self._too_far(worst, limit)
         if all(asked.rank < tier.rank for asked in self._asked):
@@ -189,7 +205,7 @@ class Marker:
                 f"has the precision of tier {tier} (error {worst:.1e} of the signal), and "
                 f"{loosest} was asked for (up to {self._limit(loosest):.1e})"
             )
-        return self._looked_at_closely(answers, found, tier)
+        return self._looked_at_closely(looks, tier)
 
     def _too_far(self, worst: float, limit: float) -> Verdict:
         shipped = max(self._exam.reference_errors, default=0.0)
@@ -210,22 +226,39 @@ class Marker:
                 )
         return wrong(f"error {worst:.1e} of the signal is over {limit:.1e}, the loosest limit here")
 
-    def _looked_at_closely(
-        self, answers: Answers, found: Sequence[Sequence[LeafError]], tier: Tier
-    ) -> Verdict | None:
+    def _looks(self, answers: Answers, found: Sequence[Sequence[LeafError]]) -> list[Look]:
+        """A close look at each float leaf."""
+        looks = []
         for i, leaf in zip(self._floats, found, strict=True):
-            if max(f.spike for f in leaf) > SPIKE:
-                return wrong(f"an element is off by more than {SPIKE:.0f} signals")
-            local, allowed = max(f.local for f in leaf), self._local_limit(i, tier)
-            if local > allowed:
-                return wrong(
-                    f"a part of its output is off by {local:.1e} of the signal, over {allowed:.1e} "
-                    f"for {LOCAL_ELEMENTS} elements at tier {tier}"
-                )
             truths = [t[i] for t in self._exam.truths]
             moves = not all(torch.equal(truths[0], t) for t in truths[1:])
-            follows = correlation([a[i] for a in answers], truths) if moves else 1.0
-            if follows < MIN_CORRELATION[tier]:
+            looks.append(
+                Look(
+                    leaf=i,
+                    spike=max(f.spike for f in leaf),
+                    local=max(f.local for f in leaf),
+                    follows=correlation([a[i] for a in answers], truths) if moves else 1.0,
+                )
+            )
+        return looks
+
+    def _in_each_part(self, whole: Tier, looks: Sequence[Look]) -> Tier:
+        """The strictest tier from the one that the whole earns on that no part fails, if any."""
+        offered = [t for t in Tier if all(t in s.limits for s in self._scales)]
+        fit = (t for t in offered if t.rank >= whole.rank and not self._looked_at_closely(looks, t))
+        return next(fit, whole)
+
+    def _looked_at_closely(self, looks: Sequence[Look], tier: Tier) -> Verdict | None:
+        for look in looks:
+            if look.spike > SPIKE:
+                return wrong(f"an element is off by more than {SPIKE:.0f} signals")
+            allowed = self._local_limit(look.leaf, tier)
+            if look.local > allowed:
+                return wrong(
+                    f"a part of its output is off by {look.local:.1e} of its own size or signal, "
+                    f"over {allowed:.1e} for {LOCAL_ELEMENTS} elements at tier {tier}"
+                )
+            if look.follows < MIN_CORRELATION[tier]:
                 return wrong("its output does not follow its input")
         return None
 
@@ -239,16 +272,19 @@ class Marker:
         limits: list[Mapping[Tier, float]] = [s.limits for s in self._scales if s.limits]
         return min((x.get(tier, max(x.values())) for x in limits), default=CAP)
 
-    def _whole_numbers_agree(self, answers: Answers) -> bool:
-        """Integer and boolean leaves equal the float64 answer or the float32 reference's."""
+    def _whole_numbers_differ(self, answers: Answers) -> str:
+        """How many elements of an integer or boolean leaf do; empty where near ties explain it.
+
+        Right is what the float64 answer or the float32 reference's has.
+        """
         for i in set(range(len(self._slots))) - set(self._floats):
             triples = zip(answers, self._exam.truths, self._exam.references, strict=True)
             for answer, truth, reference in triples:
                 a = answer[i]
-                right = (a == truth[i].to(a.device)) | (a == reference[i].to(a.device))
-                if not bool(right.all()):
-                    return False
-        return True
+                differ = (a != truth[i].to(a.device)) & (a != reference[i].to(a.device))
+                if not are_ties(differ):
+                    return f"{int(differ.sum())} of {differ.numel()}"
+        return ""
 
     def _legacy(self, answers: Answers) -> LegacyVerdicts:
         pairs = [

@@ -6,6 +6,7 @@ wrong answer in an admission is measured against this.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -38,6 +39,13 @@ def scale(answers: Leaves) -> float:
 def alike(answer: Leaves, other: Leaves) -> bool:
     """Whether two answers are the same but for rounding."""
     return all(a.allclose(b, 1e-6, 0.0) for a, b in zip(answer, other, strict=True))
+
+
+def rounded(values: torch.Tensor) -> torch.Tensor:
+    """The nearest numbers of bfloat16, in the type they had; whole numbers as they are."""
+    if values.is_complex():
+        return torch.view_as_complex(rounded(torch.view_as_real(values)))
+    return values.bfloat16().to(values.dtype) if values.is_floating_point() else values
 
 
 class Signal:
@@ -90,6 +98,18 @@ class Signal:
         except Exception:  # whatever a forward does that knows no bfloat16
             return {}
         return {i: self.error(answer, self.wide[0], i) for i in self.floats}
+
+    def rounded_noise(self) -> dict[int, float]:
+        """E of the reference with its inputs and its answer rounded to bfloat16, and no more.
+
+        Autocast leaves losses, norms, sums along a dimension and all that is done element by
+        element in float32: nobody whose tensors are bfloat16 is nearer than this. Nothing of a
+        leaf that is not finite then.
+        """
+        with self._truth.asked(rounded):
+            answer = [rounded(t) for t in self._truth.natively(ADMISSION_SEEDS[0])]
+        errors = {i: self.error(answer, self.wide[0], i) for i in self.floats}
+        return {i: error for i, error in errors.items() if math.isfinite(error)}
 
     def tf32_noise(self) -> dict[int, float]:
         """E of the reference with TF32 in convolutions and products; CUDA alone has it."""

@@ -127,7 +127,8 @@ class Truth:
         self._near_bytes = max(NEAR_BYTES, NEAR_PART * _memory_bytes(device))
         self._drawn: dict[int, tuple[Any, list[Any]]] = {}
         """Tree and leaves of the inputs drawn last, by seed."""
-        self._factor = 1.0
+        self._changed: Callable[[torch.Tensor], torch.Tensor] | None = None
+        """What inputs are made into before they are handed over."""
         made: list[nn.Module] = []
         with watching(made.append):
             self._model = self._draw(self._seed)
@@ -204,8 +205,7 @@ class Truth:
 
     def answers_to(self, packed: torch.Tensor) -> list[torch.Tensor]:
         """The same for the bytes of an input buffer on the host, as `pack_fresh` draws them."""
-        leaves = [leaf.clone() for leaf in views(self.frame.input_slots, packed)]
-        self._drawn[GIVEN] = (self.frame.input_tree, leaves)
+        self._drawn[GIVEN] = (self.frame.input_tree, views(self.frame.input_slots, packed))
         try:
             return self.answers(GIVEN)
         finally:
@@ -219,13 +219,13 @@ class Truth:
         return answer_leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
 
     @contextmanager
-    def scaled(self, factor: float) -> Iterator[None]:
-        """Inside, answers are to inputs so many times as large; only for floating ones."""
-        self._factor = factor
+    def asked(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+        """Inside, answers are to inputs of which each tensor was changed so."""
+        self._changed = change
         try:
             yield
         finally:
-            self._factor = 1.0
+            self._changed = None
 
     def reset_between_calls(self) -> bool:
         """Put the model's state back before every call from now on; False where it can't be."""
@@ -406,8 +406,8 @@ class Truth:
     def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Arguments of a call; `change` copies, since forward may write what it is given."""
         tree, leaves = self._inputs(seed)
-        changed = [change(t) if self._factor == 1.0 else change(t * self._factor) for t in leaves]
-        return self._tree_of(tree, changed)
+        asked = [self._changed(t) for t in leaves] if self._changed else leaves
+        return self._tree_of(tree, [change(t) for t in asked])
 
     def _inputs(self, seed: int) -> tuple[Any, list[Any]]:
         """Tree and leaves of the inputs of `seed`, on the host; not to be written."""

@@ -80,6 +80,7 @@ def test_phases_are_told_in_order(lane):
         "correctness",
         "gate",
         "timing",
+        "checks",
         "probes",
         "profile",
     ]

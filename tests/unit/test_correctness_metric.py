@@ -10,6 +10,7 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
     CAP,
     LeafScale,
     allclose,
+    are_ties,
     compare,
     correlation,
     grain_of,
@@ -217,3 +218,22 @@ def test_pieces_of_any_shape_are_compared_whole(shape):
     found = compare(truths[0] * 1.01, truths[0], 1.4, grain)
     assert found.error == pytest.approx(0.01 * rms(truths[0]) / 1.4)
     assert 0.0 < found.local < 0.02
+
+
+def test_few_whole_numbers_far_apart_may_differ():
+    differ = torch.zeros(100, 1000, dtype=torch.bool)
+    assert are_ties(differ)
+    differ[::2, 17] = True  # 50 of 100,000
+    assert are_ties(differ)
+    differ[:, ::500] = True
+    assert not are_ties(differ)
+    assert not are_ties(torch.ones(1, dtype=torch.bool))
+    assert are_ties(torch.zeros(0, dtype=torch.bool))
+
+
+def test_neighbours_that_differ_are_no_ties():
+    differ = torch.zeros(1 << 20, dtype=torch.bool)
+    differ[640:648] = True
+    assert are_ties(differ)
+    differ[640:704] = True
+    assert not are_ties(differ)

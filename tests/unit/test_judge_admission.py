@@ -40,6 +40,10 @@ OTHER_ROUNDING = (
 """No attention, and what the edit switches off changes the last digits all the same."""
 
 
+FAR_FROM_ZERO = "return x.sigmoid() + 1"
+"""Autocast leaves all of it to float32. bfloat16 has steps of 1/128 there, and the signal is 0.3."""
+
+
 def admission_of(body):
     task = Task(suite="tests", id="1", name="tiny", source=SOURCE.format(body=body))
     truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
@@ -60,3 +64,10 @@ def test_a_model_without_attention_is_not():
     assert found.admitted, found.reason
     assert "scores_flat" not in found.mutants
     assert "fp32" in found.limits
+
+
+def test_half_ends_beyond_what_rounding_alone_is_off_by():
+    found = admission_of(FAR_FROM_ZERO)
+    assert found.admitted, found.reason
+    assert found.limits["half"] > 2 * 2**-7 / 12**0.5 / 0.3
+    assert found.limits["tf32"] < 2e-3

@@ -1,6 +1,7 @@
 """References whose constructors would be misled by weights that they are given."""
 
 import math
+from typing import ClassVar
 
 import pytest
 
@@ -66,6 +67,19 @@ class Keeps(Plain):
         self.kept = self.norm.weight.detach() + 1
 
 
+class Checks(Plain):
+    """What it is given must be what it was."""
+
+    usual: ClassVar[list[float]] = []
+
+    def __init__(self):
+        super().__init__()
+        self.fixed = nn.Parameter(torch.full((C,), 0.5))
+        self.usual.append(float(self.a.weight.detach().abs().max()))
+        if self.usual[-1] > 1.1 * self.usual[0]:
+            raise ValueError("weights out of range")
+
+
 def differs(reference):
     def fresh(seed=1):
         torch.manual_seed(seed)
@@ -99,6 +113,12 @@ def differs(reference):
 @pytest.mark.parametrize("reference", [Plain, Initialises])
 def test_most_references_are_what_they_were(reference):
     assert not differs(reference)
+
+
+def test_a_constructor_that_takes_no_other_weights_stops_nobody():
+    Checks.usual.clear()
+    differs(Checks)
+    assert Checks.usual[-1] > 1.1 * Checks.usual[0]
 
 
 @pytest.mark.parametrize("reference", [CopiesALayer, Scales, Calls, Keeps])

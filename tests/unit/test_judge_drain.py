@@ -65,7 +65,7 @@ def test_an_idle_gpu_is_had_within_a_few_hundredths_of_a_second():
     gpu = SlicedGpu()
     lane = Lane(gpu)
     assert during(gpu, lane) == (7, True)
-    assert lane.said == ["gate", "alone [1, 2]", "timing", "together"]
+    assert lane.said == ["gate", "alone [1, 2]", "timing", "together", "checks"]
     assert gpu.now < 0.05
 
 
@@ -114,7 +114,7 @@ def test_the_gpu_is_given_back_when_measuring_fails():
     lane = Lane(gpu)
     with pytest.raises(ZeroDivisionError):
         during(gpu, lane, lambda: 1 / 0)
-    assert lane.said[-1] == "together"
+    assert "together" in lane.said
 
 
 def test_a_cpu_needs_no_probe():

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.evaluate.correctness import LeafScale  # noqa: E402
+from pike_hpc.evaluate.correctness import LOCAL_ELEMENTS, LeafScale  # noqa: E402
 from pike_hpc.evaluate.judge_exam import Exam  # noqa: E402
 from pike_hpc.evaluate.judge_marks import Marker  # noqa: E402
 from pike_hpc.evaluate.layout import Slot  # noqa: E402
@@ -14,15 +14,17 @@ from pike_hpc.records import EvalStatus, Tier  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-COUNT, LIMITS = 4096, {Tier.FP32: 1e-5, Tier.TF32: 0.01, Tier.HALF: 0.02}
+COUNT, LIMITS = 1 << 16, {Tier.FP32: 1e-5, Tier.TF32: 0.01, Tier.HALF: 0.02}
 
 
-def told(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS):
-    """Status and message for answers that are off by so much of the signal."""
+def marked(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS, stretch=0.0):
+    """The mark of answers that are off by so much of the signal, and one stretch by more."""
     generator = torch.Generator().manual_seed(1)
     truths = [torch.randn(COUNT, generator=generator) for _ in range(3)]
     signal = 2**0.5
     answers = [t + off * signal * torch.randn(COUNT, generator=generator) for t in truths]
+    for answer in answers:
+        answer[LOCAL_ELEMENTS : 2 * LOCAL_ELEMENTS] += stretch * signal
     exam = Exam(
         inputs=(),
         truths=tuple([t] for t in truths),
@@ -39,7 +41,12 @@ def told(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS):
     truth = SimpleNamespace(
         frame=SimpleNamespace(output_slots=(slot,)), precision="float64", legacy=False
     )
-    refusal = Marker(truth, exam, asked).mark([[a] for a in answers]).refusal
+    return Marker(truth, exam, asked).mark([[a] for a in answers])
+
+
+def told(off, **known):
+    """Status and message for such answers; None where they pass."""
+    refusal = marked(off, **known).refusal
     return refusal and (refusal.status, refusal.message)
 
 
@@ -63,3 +70,20 @@ def test_half_excuses_no_one_where_it_is_not_offered_or_who_is_far_off():
         told(0.06),
     ):
         assert found[0] is EvalStatus.WRONG_RESULT
+
+
+def test_who_is_too_coarse_in_one_stretch_alone_earns_the_next_tier():
+    assert marked(1e-7).tier is Tier.FP32
+    found = marked(1e-7, stretch=2e-4)
+    assert found.correctness.relative_error < LIMITS[Tier.FP32]
+    assert (found.tier, found.refusal) == (Tier.TF32, None)
+    assert found.correctness.limit == LIMITS[Tier.TF32]
+
+
+def test_and_is_refused_where_that_was_not_asked_for_or_no_tier_is_so_coarse():
+    status, message = told(1e-7, stretch=2e-4, asked=(Tier.FP32,))
+    assert status is EvalStatus.WRONG_RESULT
+    assert "precision of tier tf32" in message
+    status, message = told(1e-7, stretch=0.25)
+    assert status is EvalStatus.WRONG_RESULT
+    assert "a part of its output" in message
