@@ -28,7 +28,7 @@ package.main(*arguments)
 """
 """By path and alone: nothing else of the project can be imported where a candidate runs."""
 
-_RUNNER = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
+_KEEPS_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """Tensors up to here come from memory that the runner keeps. Larger ones are mapped anew in each
 call, and every page faults: whoever had glibc keep them (mallopt(3)) was 2.6 to 4.8 times as fast
 as the same relu of 64 MB. Not the judge: it lives long, and what it keeps is lost to others."""
@@ -124,5 +124,7 @@ class Cell:
             scratch=place,
         )
         inside = sandbox.home(self.engine, spec) or place
-        env = sandbox.environment(inside, threads=self.threads, extra={**self.extra, **_RUNNER})
+        env = sandbox.environment(
+            inside, threads=self.threads, extra={**self.extra, **_KEEPS_BLOCKS}
+        )
         return replace(spec, env=env)

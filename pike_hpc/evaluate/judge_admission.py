@@ -102,12 +102,18 @@ class _Trial:
         self._slots: tuple[Slot, ...] = truth.frame.output_slots
         self._floats = self._signal.floats
         self._noise = self._signal.noise
+        self._known: dict[Tier, dict[int, float]] = {}
+        """E of the reference in a tier's arithmetic, by output leaf, where that was measured."""
+        self._rounded: dict[int, float] = {}
+        self._unrounded: dict[int, float] = {}
+        """Where half would end if its answers were not rounded, by output leaf."""
 
     def yardstick(self, task_digest: str) -> Yardstick:
         """Limits by tier, less the tiers at which a mutant passes. Raises Refusal."""
         self._demand_nothing_hidden()
         limits = self._limits()
         mutants, missing = self._mutants()
+        self._narrow(mutants, limits)
         bounding = [m for m in mutants if m.name == SCORES] if len(self._tiers()) > 1 else []
         for mutant in bounding:
             self._tighten(mutant, limits)
@@ -174,7 +180,7 @@ class _Trial:
     def _passes(self, mutant: Mutant, tier: Tier, limits: Sequence[Mapping[Tier, float]]) -> bool:
         """Whether a candidate that gave this answer would earn the tier."""
         return all(
-            off <= (limits[i][tier] if i in self._floats else UNEQUAL)
+            off <= (limits[i][tier] if i in self._floats else UNEQUAL * self._signal.moves[i])
             for i, off in enumerate(mutant.off)
         )
 
@@ -208,9 +214,9 @@ class _Trial:
 
     def _limits(self) -> list[dict[Tier, float]]:
         half = self._signal.half_noise() if self._signal.cheap else {}
-        self._rounded = self._signal.rounded_noise() if self._signal.cheap else {}
         tf32 = self._signal.tf32_noise()
         self._known = {Tier.TF32: tf32, Tier.HALF: half}
+        self._rounded = self._signal.rounded_noise()
         limits: list[dict[Tier, float]] = []
         for i, slot in enumerate(self._slots):
             noises = [self._noise[i], *(x.get(i, 0.0) for x in (tf32, half, self._rounded))]
@@ -221,7 +227,20 @@ class _Trial:
             }
             tiers = self._tiers() if i in self._floats else []
             limits.append({t: limit(t, own[t], slot.count) for t in tiers})
+            self._unrounded[i] = limit(Tier.HALF, max(noises[:-1]), slot.count)
         return limits
+
+    def _narrow(self, mutants: Sequence[Mutant], limits: Sequence[dict[Tier, float]]) -> None:
+        """Have half end without regard to rounding where a mutant passes that would not then.
+
+        Only where rounding alone is within what is left.
+        """
+        passing = (self._passes(m, Tier.HALF, limits) for m in mutants if m.name != SCORES)
+        if Tier.HALF not in self._tiers() or not any(passing):
+            return
+        for i in self._floats:
+            if self._unrounded[i] >= self._rounded[i]:
+                limits[i][Tier.HALF] = self._unrounded[i]
 
     def _mutants(self) -> tuple[list[Mutant], list[str]]:
         """Wrong answers, and the mutants that the task can't have."""

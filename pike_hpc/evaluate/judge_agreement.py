@@ -14,6 +14,7 @@ import torch
 
 from pike_hpc.evaluate.correctness import (
     LOCAL_ELEMENTS,
+    UNEQUAL,
     LeafScale,
     are_ties,
     compare,
@@ -106,7 +107,7 @@ def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, loca
     few enough of them do.
     """
     if not answer.is_floating_point() and not answer.is_complex():
-        return 0.0 if are_ties(answer != reference) else math.inf
+        return 0.0 if are_ties(answer != reference, UNEQUAL * scale.moves) else math.inf
     found = compare(answer, reference, scale.signal, scale.grain)
     return found.error if found.local <= local else math.inf
 

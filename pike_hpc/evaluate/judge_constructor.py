@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,8 +57,9 @@ def differs_when_given(
         state: the judging weights by name.
         beside: what it keeps beside its state as its seed makes it, on the host.
         device: where it is called.
-        twice: whether there is room for two of it. With one, copied layers go unnoticed, and
-            constants that no init function wrote count as changed weights.
+        twice: whether there is room for two of it. With one, or where it takes no other weights,
+            copied layers go unnoticed, and constants that no init function wrote count as changed
+            weights.
     """
     slots = slots_of(list(state), list(state.values()), frame.parameters)
 
@@ -72,9 +72,13 @@ def differs_when_given(
         if not twice:
             return None
         others = [OTHERWISE * w if w.is_floating_point() else w for w in state.values()]
-        with contextlib.suppress(Exception), unwritten():  # it may check what it is given
-            return nn.Module.state_dict(made(others)[1], keep_vars=True)
-        return None
+        try:
+            with unwritten():
+                return nn.Module.state_dict(made(others)[1], keep_vars=True)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a constructor may check what it is given
+            return None
 
     hands, model = made(list(state.values()))
     placement = hands.place(nn.Module.state_dict(model, keep_vars=True), twin)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of
+from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of, moving
 from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_link import RunnerLink
@@ -69,15 +69,16 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
     for seed in seeds:
         inputs.append(truth.pack(seed))
         truths.append([truth.keep(t) for t in truth.answers(seed)])
-    scales = tuple(
-        LeafScale(signal=scale(truth.paired([t[i] for t in truths])), limits=yardstick.limits[i])
-        for i in range(len(truth.frame.output_slots))
-    )
+    scales = []
+    for i, slot in enumerate(truth.frame.output_slots):
+        moved = truth.paired([t[i] for t in truths])
+        moves = 1.0 if is_float(slot) else moving(moved)
+        scales.append(LeafScale(signal=scale(moved), limits=yardstick.limits[i], moves=moves))
     cost_s = time.monotonic() - start
     return Paper(
         inputs=tuple(inputs),
         truths=tuple(truths),
-        scales=scales,
+        scales=tuple(scales),
         wide=yardstick.wide,
         half_noise=yardstick.half_noise,
         cost_s=cost_s,

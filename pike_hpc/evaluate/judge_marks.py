@@ -17,6 +17,7 @@ from pike_hpc.evaluate.correctness import (
     LOCAL_K,
     MIN_CORRELATION,
     SPIKE,
+    TIES,
     LeafError,
     allclose,
     are_ties,
@@ -91,11 +92,11 @@ class Marker:
         """The tier earned, or the refusal."""
         found = self.leaf_errors(answers, self._exam.truths)
         errors = [max(f.error for f in leaf) for leaf in found]
-        tier = tier_of(errors, self._scales)
+        whole = tier = tier_of(errors, self._scales)
         looks: list[Look] = []
-        if tier is not None and not self._truth.legacy:
+        if whole is not None and not self._truth.legacy:
             looks = self._looks(answers, found)
-            tier = self._in_each_part(tier, looks)
+            tier = self._in_each_part(errors, looks)
         legacy = self._legacy(answers)
         worst = max(errors, default=0.0)
         shown = tier or Tier.HALF
@@ -109,7 +110,7 @@ class Marker:
         if self._truth.legacy:
             refusal = None if legacy.pike else wrong("fails PIKE's allclose(1e-2)")
         else:
-            refusal = self._refusal(answers, looks, tier, worst)
+            refusal = self._refusal(answers, looks, whole, tier, worst)
         return Mark(correctness=correctness, tier=shown, refusal=refusal)
 
     def errors(self, answers: Answers, truths: Answers) -> list[float]:
@@ -189,6 +190,7 @@ class Marker:
         self,
         answers: Answers,
         looks: Sequence[Look],
+        whole: Tier | None,
         tier: Tier | None,
         worst: float,
     ) -> Verdict | None:
@@ -197,10 +199,12 @@ class Marker:
             return wrong("its output holds values that are not finite")
         if differ := self._whole_numbers_differ(answers):
             return wrong(f"an integer output differs from the reference's in {differ} elements")
-        if tier is None:
+        if whole is None or tier is None:
             return self._too_far(worst, limit)
-        if all(asked.rank < tier.rank for asked in self._asked):
-            loosest = max(self._asked, key=lambda t: t.rank)
+        loosest = max(self._asked, key=lambda t: t.rank)
+        if loosest.rank < tier.rank:
+            if whole.rank <= loosest.rank:  # what keeps it from there is a part of it
+                return self._looked_at_closely(looks, loosest)
             return wrong(
                 f"has the precision of tier {tier} (error {worst:.1e} of the signal), and "
                 f"{loosest} was asked for (up to {self._limit(loosest):.1e})"
@@ -242,11 +246,11 @@ class Marker:
             )
         return looks
 
-    def _in_each_part(self, whole: Tier, looks: Sequence[Look]) -> Tier:
-        """The strictest tier from the one that the whole earns on that no part fails, if any."""
-        offered = [t for t in Tier if all(t in s.limits for s in self._scales)]
-        fit = (t for t in offered if t.rank >= whole.rank and not self._looked_at_closely(looks, t))
-        return next(fit, whole)
+    def _in_each_part(self, errors: Sequence[float], looks: Sequence[Look]) -> Tier:
+        """The strictest tier earned as a whole at which no part fails; else the loosest earned."""
+        ends = list(zip(errors, self._scales, strict=True))
+        earned = [t for t in Tier if all(t in s.limits and e <= s.limits[t] for e, s in ends)]
+        return next((t for t in earned if not self._looked_at_closely(looks, t)), earned[-1])
 
     def _looked_at_closely(self, looks: Sequence[Look], tier: Tier) -> Verdict | None:
         for look in looks:
@@ -275,15 +279,20 @@ class Marker:
     def _whole_numbers_differ(self, answers: Answers) -> str:
         """How many elements of an integer or boolean leaf do; empty where near ties explain it.
 
-        Right is what the float64 answer or the float32 reference's has.
+        Right is what the float64 answer or the float32 reference's has. No near tie is one on
+        every input.
         """
         for i in set(range(len(self._slots))) - set(self._floats):
+            always: torch.Tensor | None = None
             triples = zip(answers, self._exam.truths, self._exam.references, strict=True)
             for answer, truth, reference in triples:
                 a = answer[i]
                 differ = (a != truth[i].to(a.device)) & (a != reference[i].to(a.device))
-                if not are_ties(differ):
+                if not are_ties(differ, TIES * self._exam.scales[i].moves):
                     return f"{int(differ.sum())} of {differ.numel()}"
+                always = differ if always is None else always & differ
+            if always is not None and bool(always.any()):
+                return f"the same {int(always.sum())} of {always.numel()}"
         return ""
 
     def _legacy(self, answers: Answers) -> LegacyVerdicts:

@@ -62,7 +62,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
     if truth.legacy or not signal.cheap or not _may_be_scaled(truth, first):
         return None
     try:
-        with truth.asked(lambda t: t * FACTOR):
+        with truth.scaled(FACTOR):
             wide = [[truth.keep(t) for t in truth.answers(s)] for s in (first, second)]
             native = truth.natively(first)
             half = _half(truth, first)

@@ -6,13 +6,12 @@ wrong answer in an admission is measured against this.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 
 import torch
 
-from pike_hpc.evaluate.correctness import CAP, compare, rms, signal_of
+from pike_hpc.evaluate.correctness import CAP, compare, moving, rms, signal_of
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import Slot
@@ -100,16 +99,14 @@ class Signal:
         return {i: self.error(answer, self.wide[0], i) for i in self.floats}
 
     def rounded_noise(self) -> dict[int, float]:
-        """E of the reference with its inputs and its answer rounded to bfloat16, and no more.
+        """E of the reference's answer rounded to bfloat16, and no more.
 
         Autocast leaves losses, norms, sums along a dimension and all that is done element by
-        element in float32: nobody whose tensors are bfloat16 is nearer than this. Nothing of a
-        leaf that is not finite then.
+        element in float32: nobody whose answer is in bfloat16 is nearer than this. Of inputs that
+        are rounded it tells nothing: they may leave what the reference is made for.
         """
-        with self._truth.asked(rounded):
-            answer = [rounded(t) for t in self._truth.natively(ADMISSION_SEEDS[0])]
-        errors = {i: self.error(answer, self.wide[0], i) for i in self.floats}
-        return {i: error for i, error in errors.items() if math.isfinite(error)}
+        answer = [rounded(t) for t in self.native[0]]
+        return {i: self.error(answer, self.wide[0], i) for i in self.floats}
 
     def tf32_noise(self) -> dict[int, float]:
         """E of the reference with TF32 in convolutions and products; CUDA alone has it."""
@@ -150,4 +147,7 @@ class Signal:
         same = all(torch.equal(a, b) for a, b in zip(answers[0], answers[1], strict=True))
         if same and not self._truth.legacy:
             raise Refusal("the output does not depend on the input")
+        whole = set(range(len(answers[0]))) - set(self.floats)
+        self.moves = {i: moving([w[i] for w in answers]) for i in whole}
+        """Of whole-number outputs: the part that changes with the input."""
         self._signals = [scale([w[i] for w in answers]) for i in range(len(answers[0]))]

@@ -127,8 +127,7 @@ class Truth:
         self._near_bytes = max(NEAR_BYTES, NEAR_PART * _memory_bytes(device))
         self._drawn: dict[int, tuple[Any, list[Any]]] = {}
         """Tree and leaves of the inputs drawn last, by seed."""
-        self._changed: Callable[[torch.Tensor], torch.Tensor] | None = None
-        """What inputs are made into before they are handed over."""
+        self._factor = 1.0
         made: list[nn.Module] = []
         with watching(made.append):
             self._model = self._draw(self._seed)
@@ -219,13 +218,13 @@ class Truth:
         return answer_leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
 
     @contextmanager
-    def asked(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-        """Inside, answers are to inputs of which each tensor was changed so."""
-        self._changed = change
+    def scaled(self, factor: float) -> Iterator[None]:
+        """Inside, answers are to inputs so many times as large; only for floating ones."""
+        self._factor = factor
         try:
             yield
         finally:
-            self._changed = None
+            self._factor = 1.0
 
     def reset_between_calls(self) -> bool:
         """Put the model's state back before every call from now on; False where it can't be."""
@@ -406,8 +405,8 @@ class Truth:
     def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Arguments of a call; `change` copies, since forward may write what it is given."""
         tree, leaves = self._inputs(seed)
-        asked = [self._changed(t) for t in leaves] if self._changed else leaves
-        return self._tree_of(tree, [change(t) for t in asked])
+        changed = [change(t) if self._factor == 1.0 else change(t * self._factor) for t in leaves]
+        return self._tree_of(tree, changed)
 
     def _inputs(self, seed: int) -> tuple[Any, list[Any]]:
         """Tree and leaves of the inputs of `seed`, on the host; not to be written."""

@@ -4,6 +4,7 @@ What tests/exploits has is not repeated here.
 """
 
 import dataclasses
+import re
 
 import pytest
 from builders.tiny_task import TASK, TASK_SOURCE, forward, judge
@@ -281,3 +282,23 @@ def test_a_runner_keeps_the_memory_that_it_freed(lane):
     result = judge(lane, says)
     assert result.status is EvalStatus.RUNTIME_ERROR
     assert str(1 << 40) in result.log_tail
+
+
+FAULTS = """
+import resource
+made = [torch.empty(1 << 24).fill_(1.0) for _ in range(2)]
+del made
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.empty(1 << 24).fill_(1.0)
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+raise RuntimeError(f"{faults} pages faulted")
+"""
+"""64 MB are 16,384 pages: a program that has glibc keep such blocks must gain nothing by it."""
+
+
+def test_and_large_blocks_as_well(lane):
+    result = judge(lane, forward(FAULTS))
+    assert result.status is EvalStatus.RUNTIME_ERROR
+    said = re.search(r"(\d+) pages faulted", result.log_tail)
+    assert said, result.log_tail
+    assert int(said[1]) < 1000

@@ -41,7 +41,9 @@ OTHER_ROUNDING = (
 
 
 FAR_FROM_ZERO = "return x.sigmoid() + 1"
-"""Autocast leaves all of it to float32. bfloat16 has steps of 1/128 there, and the signal is 0.3."""
+"""Autocast leaves all of it to float32: bfloat16 has steps of 1/128 there, the signal is 0.3."""
+SMALL_BRANCH = "return x.sigmoid() + 1 + 0.06 * q"
+"""Without every 97th weight it is off by more than half's own end, and less than rounding adds."""
 
 
 def admission_of(body):
@@ -71,3 +73,10 @@ def test_half_ends_beyond_what_rounding_alone_is_off_by():
     assert found.admitted, found.reason
     assert found.limits["half"] > 2 * 2**-7 / 12**0.5 / 0.3
     assert found.limits["tf32"] < 2e-3
+
+
+def test_but_not_where_a_wrong_answer_would_pass_because_of_that():
+    found = admission_of(SMALL_BRANCH)
+    assert found.admitted, found.reason
+    assert 0.01 < min(found.mutants["weights_zeroed"], found.mutants["layer_skipped"]) < 0.02
+    assert found.limits["half"] == 0.01

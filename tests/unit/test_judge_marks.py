@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.evaluate.correctness import LOCAL_ELEMENTS, LeafScale  # noqa: E402
+from pike_hpc.evaluate.correctness import LOCAL_ELEMENTS, LeafScale, moving  # noqa: E402
 from pike_hpc.evaluate.judge_exam import Exam  # noqa: E402
 from pike_hpc.evaluate.judge_marks import Marker  # noqa: E402
 from pike_hpc.evaluate.layout import Slot  # noqa: E402
@@ -25,11 +25,16 @@ def marked(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS, stre
     answers = [t + off * signal * torch.randn(COUNT, generator=generator) for t in truths]
     for answer in answers:
         answer[LOCAL_ELEMENTS : 2 * LOCAL_ELEMENTS] += stretch * signal
+    scale = LeafScale(signal=signal, limits=limits)
+    return mark(truths, answers, scale, shipped=shipped, half=half, asked=asked)
+
+
+def mark(truths, answers, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier)):
     exam = Exam(
         inputs=(),
         truths=tuple([t] for t in truths),
         references=tuple([t] for t in truths),
-        scales=(LeafScale(signal=signal, limits=limits),),
+        scales=(scale,),
         reference_errors=(shipped,),
         reference_locals=(shipped,),
         wide=None,
@@ -37,7 +42,9 @@ def marked(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS, stre
         aliased=False,
         cost_s=0.0,
     )
-    slot = Slot(name="y", dtype="float32", shape=(COUNT,), offset=0, count=COUNT)
+    shape = tuple(truths[0].shape)
+    dtype = str(truths[0].dtype).removeprefix("torch.")
+    slot = Slot(name="y", dtype=dtype, shape=shape, offset=0, count=truths[0].numel())
     truth = SimpleNamespace(
         frame=SimpleNamespace(output_slots=(slot,)), precision="float64", legacy=False
     )
@@ -83,7 +90,67 @@ def test_who_is_too_coarse_in_one_stretch_alone_earns_the_next_tier():
 def test_and_is_refused_where_that_was_not_asked_for_or_no_tier_is_so_coarse():
     status, message = told(1e-7, stretch=2e-4, asked=(Tier.FP32,))
     assert status is EvalStatus.WRONG_RESULT
-    assert "precision of tier tf32" in message
+    assert "a part of its output" in message
+    assert "tier fp32" in message
     status, message = told(1e-7, stretch=0.25)
     assert status is EvalStatus.WRONG_RESULT
     assert "a part of its output" in message
+
+
+def whole(truths, answer):
+    """What is said of whole numbers, `answer` made of each truth."""
+    scale = LeafScale(signal=1.0, limits={}, moves=moving(truths))
+    found = mark(truths, [answer(t.clone()) for t in truths], scale)
+    return found.refusal and found.refusal.message
+
+
+def drawn(make, *shape):
+    generator = torch.Generator().manual_seed(2)
+    return [make(torch.randn(*shape, generator=generator)) for _ in range(3)]
+
+
+def with_zeros(at):
+    def answer(t):
+        t[at] = 0
+        return t
+
+    return answer
+
+
+def test_near_ties_of_whole_numbers_may_fall_the_other_way():
+    places = iter(((3, 5), (700, 17), (20, 900)))
+
+    def one_off(t):
+        t[next(places)] += 1
+        return t
+
+    codes = drawn(lambda x: (8 * x).round().int(), 1024, 1024)
+    assert whole(codes, one_off) is None
+
+
+WHOLE = {
+    "a mask that hardly ever moves": (lambda x: x > -3.2, (1024, 1024), torch.ones_like),
+    "the first rows of a one-hot": (
+        lambda x: torch.nn.functional.one_hot(x.argmax(-1), 64),
+        (8192, 64),
+        with_zeros(slice(0, 400)),
+    ),
+    "the last column": (
+        lambda x: (8 * x).round().int() + 100,
+        (4096, 1025),
+        with_zeros((slice(None), -1)),
+    ),
+    "a tail": (lambda x: (8 * x).round().int() + 100, (10_007,), with_zeros(slice(-7, None))),
+    "one element on every input": (lambda x: x.argmax(-1) + 1, (40_000, 8), with_zeros(-1)),
+    "a tile": (
+        lambda x: (8 * x).round().int() + 100,
+        (4096, 1024),
+        with_zeros((slice(64), slice(64))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_and_nothing_else_of_them(name):
+    make, shape, answer = WHOLE[name]
+    assert "integer output differs" in whole(drawn(make, *shape), answer)

@@ -69,7 +69,7 @@ def test_the_input_is_larger_and_its_truth_its_own(of):
 def test_answers_to_plain_inputs_stay_what_they_were(of):
     truth, _ = of("return self.fc(x)")
     before = truth.natively(7)
-    with truth.asked(lambda t: t * FACTOR):
+    with truth.scaled(FACTOR):
         assert not torch.allclose(truth.natively(7)[0], before[0])
     assert torch.equal(truth.natively(7)[0], before[0])
 
