@@ -204,7 +204,7 @@ class Marker:
         loosest = max(self._asked, key=lambda t: t.rank)
         if loosest.rank < tier.rank:
             if whole.rank <= loosest.rank:  # what keeps it from there is a part of it
-                return self._looked_at_closely(looks, loosest)
+                return self._looked_at_closely(looks, whole)
             return wrong(
                 f"has the precision of tier {tier} (error {worst:.1e} of the signal), and "
                 f"{loosest} was asked for (up to {self._limit(loosest):.1e})"

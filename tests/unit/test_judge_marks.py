@@ -92,6 +92,10 @@ def test_and_is_refused_where_that_was_not_asked_for_or_no_tier_is_so_coarse():
     assert status is EvalStatus.WRONG_RESULT
     assert "a part of its output" in message
     assert "tier fp32" in message
+    without = {Tier.FP32: 1e-5, Tier.HALF: 0.02}
+    for asked in ((Tier.FP32, Tier.TF32), (Tier.FP32,)):
+        status, message = told(1e-7, stretch=2e-4, asked=asked, limits=without)
+        assert status is EvalStatus.WRONG_RESULT
     status, message = told(1e-7, stretch=0.25)
     assert status is EvalStatus.WRONG_RESULT
     assert "a part of its output" in message
