@@ -31,7 +31,8 @@ package.main(*arguments)
 _KEEPS_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """Tensors up to here come from memory that the runner keeps. Larger ones are mapped anew in each
 call, and every page faults: whoever had glibc keep them (mallopt(3)) was 2.6 to 4.8 times as fast
-as the same relu of 64 MB. Not the judge: it lives long, and what it keeps is lost to others."""
+as the same relu of 64 MB. It takes the lane's trim threshold as well. Not the judge: it lives long,
+and what it keeps is lost to others."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -279,20 +279,22 @@ class Marker:
     def _whole_numbers_differ(self, answers: Answers) -> str:
         """How many elements of an integer or boolean leaf do; empty where near ties explain it.
 
-        Right is what the float64 answer or the float32 reference's has. No near tie is one on
-        every input.
+        Right is what the float64 answer or the float32 reference's has. Near ties of two inputs
+        hardly ever share a stretch, and none is likely in the last one: what was left out does,
+        and a tail that was forgotten is there.
         """
         for i in set(range(len(self._slots))) - set(self._floats):
-            always: torch.Tensor | None = None
+            hits: torch.Tensor | None = None
             triples = zip(answers, self._exam.truths, self._exam.references, strict=True)
             for answer, truth, reference in triples:
                 a = answer[i]
                 differ = (a != truth[i].to(a.device)) & (a != reference[i].to(a.device))
                 if not are_ties(differ, TIES * self._exam.scales[i].moves):
                     return f"{int(differ.sum())} of {differ.numel()}"
-                always = differ if always is None else always & differ
-            if always is not None and bool(always.any()):
-                return f"the same {int(always.sum())} of {always.numel()}"
+                hit = _stretches_with(differ).int()
+                hits = hit if hits is None else hits + hit
+            if hits is not None and hits.numel() and (int(hits.max()) > 1 or int(hits[-1])):
+                return f"few of {self._slots[i].count}, at one place more than once or in the last"
         return ""
 
     def _legacy(self, answers: Answers) -> LegacyVerdicts:
@@ -305,6 +307,13 @@ class Marker:
         # Whoever is within the smaller tolerance is within the larger.
         loose = strict or all(allclose(a, r, PIKE_TOLERANCE) for a, r in pairs)
         return LegacyVerdicts(pike=loose, kernelbench=strict)
+
+
+def _stretches_with(different: torch.Tensor) -> torch.Tensor:
+    """Whether each stretch of LOCAL_ELEMENTS holds a difference."""
+    flat = different.reshape(-1)
+    whole = torch.nn.functional.pad(flat, (0, -flat.numel() % LOCAL_ELEMENTS))
+    return whole.view(whole.numel() // LOCAL_ELEMENTS, LOCAL_ELEMENTS).any(dim=1)
 
 
 def wrong(message: str) -> Verdict:

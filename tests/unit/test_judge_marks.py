@@ -145,6 +145,12 @@ WHOLE = {
         with_zeros((slice(None), -1)),
     ),
     "a tail": (lambda x: (8 * x).round().int() + 100, (10_007,), with_zeros(slice(-7, None))),
+    "a mask's tail": (lambda x: x > 0, (100_003,), with_zeros(slice(-3, None))),
+    "an element now and then": (
+        lambda x: x > 0,
+        (4096, 64),
+        with_zeros((slice(None, None, 128), -1)),
+    ),
     "one element on every input": (lambda x: x.argmax(-1) + 1, (40_000, 8), with_zeros(-1)),
     "a tile": (
         lambda x: (8 * x).round().int() + 100,
