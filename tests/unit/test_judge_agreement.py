@@ -126,6 +126,19 @@ def test_few_whole_numbers_may_differ_and_a_float_beside_them_counts():
     assert not judge.holds(answers, references)
 
 
+@pytest.mark.parametrize(("moving", "holds"), [(40, True), (20, False)])
+def test_one_near_tie_of_many_moving_numbers_is_none(moving, holds):
+    slots = lay_out([("i", "bool", (1000,))])
+    answers, mine = rows(slots, 1)
+    references, _ = rows(slots, 1)
+    scale = LeafScale(signal=1.0, limits={}, moves=moving / 1000)
+    judge = agreement(slots, scale)
+    mine[0][0][17] = True
+    assert judge.holds(answers, references) is holds
+    mine[0][0][500] = True
+    assert not judge.holds(answers, references)
+
+
 def test_legacy_lets_a_hundredth_of_an_output_miss_pike_s_rule():
     slots = lay_out([("y", "float32", (1000,))])
     answers, mine = rows(slots, 1)
