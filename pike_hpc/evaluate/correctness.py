@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pike_hpc.records import Tier
@@ -34,6 +34,9 @@ NOISE_K = 2.0
 times its share of the reference's own noise: float32 says what any arithmetic would do there."""
 TINY = 1e-33
 """Nothing is measured against less: of that, float32 may flush to zero what a tier lets be off."""
+HALF_FLOOR = 2.0**-24 / (LOCAL_K * FLOORS[Tier.HALF])
+"""At tier half nothing is measured against less, if the signal of the whole is more: float16 has
+no numbers nearer to zero than 2^-24, and softmax may end far below."""
 ROWS = 16
 """From so many rows on, each index of the last dimension is looked at like a stretch: a channel
 that is off hides among 64 neighbours."""
@@ -91,6 +94,8 @@ class LeafError:
     local: float = 0.0
     """RMS difference of the worst stretch of LOCAL_ELEMENTS, over S (or what its grain says) or
     over its own RMS; of the worst index of the last dimension, too."""
+    local_half: float = 0.0
+    """The same as tier half has it: what float16 makes zero of may be zero."""
 
 
 def rms(values: Tensor) -> float:
@@ -149,7 +154,7 @@ def limit(tier: Tier, reference_error: float, elements: int) -> float:
 
 def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = None) -> LeafError:
     """Error of a floating answer. A signal of 0 asks for equality."""
-    total = largest = worst = 0.0
+    total = largest = worst = worst_half = 0.0
     seen, width = 0, _width(truth, answer)
     columns: list[Tensor] = []
     for y, t in pieces(answer, truth, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
@@ -159,23 +164,25 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         total += float(squares.sum())
         largest = max(largest, float(high), -float(low))
         if signal > 0.0:
-            worst = max(worst, _worst_stretch(squares, sizes, signal, grain, seen))
+            locals_ = _worst_stretch(squares, sizes, signal, grain, seen)
+            worst, worst_half = map(max, (worst, worst_half), locals_)
         if width:
             sums = [x.view(-1, width).sum(dim=0) for x in (squares, sizes)]
             columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
         seen += off.numel()
     if not math.isfinite(total):
-        return LeafError(error=math.inf, spike=math.inf, local=math.inf)
+        return LeafError(error=math.inf, spike=math.inf, local=math.inf, local_half=math.inf)
     size = math.sqrt(total / max(1, seen))
     if signal <= 0.0:
         return LeafError(error=0.0 if size == 0.0 else math.inf)
     if columns:
         errors, own = (x / (seen // width) for x in columns)
-        floor = own.new_tensor(signal * signal)
-        if grain is not None and grain.columns is not None:
-            floor = grain.columns.to(own.device)
-        worst = max(worst, float((errors / own.maximum(floor)).max().sqrt()))
-    return LeafError(error=size / signal, spike=largest / signal, local=worst)
+        least = None if grain is None else grain.columns
+        locals_ = _worst(errors, own, least, signal, 1)
+        worst, worst_half = map(max, (worst, worst_half), locals_)
+    return LeafError(
+        error=size / signal, spike=largest / signal, local=worst, local_half=worst_half
+    )
 
 
 def _width(values: Tensor, *beside: Tensor) -> int:
@@ -194,8 +201,10 @@ def _width(values: Tensor, *beside: Tensor) -> int:
 
 def _worst_stretch(
     squares: Tensor, sizes: Tensor, signal: float, grain: Grain | None, start: int
-) -> float:
+) -> tuple[float, float]:
     """The largest RMS error of stretches, each over the signal, its grain or its own RMS.
+
+    And the same as tier half has it.
 
     What is left over at the end counts as a stretch of full length.
 
@@ -207,11 +216,47 @@ def _worst_stretch(
         start: index of the piece's first element.
     """
     errors, own = (_stretches(x) for x in (squares, sizes))
-    if grain is None:
-        return float((errors / own.clamp(min=signal * signal * LOCAL_ELEMENTS)).max().sqrt())
     first = start // LOCAL_ELEMENTS
-    least = grain.least[first : first + errors.numel()].to(errors.device)
-    return float((errors / own.maximum(least)).max().sqrt())
+    least = None if grain is None else grain.least[first : first + errors.numel()]
+    return _worst(errors, own, least, signal, LOCAL_ELEMENTS)
+
+
+def _worst(
+    errors: Tensor, own: Tensor, least: Tensor | None, signal: float, count: int
+) -> tuple[float, float]:
+    """The largest root of an error over its own size or what it is at least measured against.
+
+    And the same as tier half has it.
+
+    Args:
+        errors: sums of squares over `count` elements.
+        own: of the truth.
+        least: what they are at least measured against; None: the signal.
+        signal: of the whole output.
+        count: elements of a sum.
+    """
+    if least is None:
+        worst = float((errors / own.clamp(min=signal * signal * count)).max().sqrt())
+        return worst, worst
+    there = least.to(errors.device)
+    floors = there, _in_half(there, signal, count)
+    worst, half = (float((errors / own.maximum(floor)).max().sqrt()) for floor in floors)
+    return worst, half
+
+
+def _in_half(least: Tensor, signal: float, count: int) -> Tensor:
+    """What sums of squares over `count` elements are at least measured against at tier half."""
+    return least.clamp(min=min(HALF_FLOOR, signal) ** 2 * count)
+
+
+def in_half(scale: LeafScale) -> LeafScale:
+    """The scale as tier half has it: `local` of `compare` is `local_half` of the other's."""
+    grain = scale.grain
+    if grain is None:
+        return scale
+    least = _in_half(grain.least, scale.signal, LOCAL_ELEMENTS)
+    columns = None if grain.columns is None else _in_half(grain.columns, scale.signal, 1)
+    return replace(scale, grain=Grain(least=least, columns=columns))
 
 
 def grain_of(

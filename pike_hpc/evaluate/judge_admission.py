@@ -104,7 +104,7 @@ class _Trial:
         self._noise = self._signal.noise
         self._known: dict[Tier, dict[int, float]] = {}
         """E of the reference in a tier's arithmetic, by output leaf, where that was measured."""
-        self._rounded: dict[int, float] = {}
+        self._half_noise = 0.0
         self._unrounded: dict[int, float] = {}
         """Where half would end if its answers were not rounded, by output leaf."""
 
@@ -113,13 +113,14 @@ class _Trial:
         self._demand_nothing_hidden()
         limits = self._limits()
         mutants, missing = self._mutants()
-        self._narrow(mutants, limits)
-        bounding = [m for m in mutants if m.name == SCORES] if len(self._tiers()) > 1 else []
-        for mutant in bounding:
-            self._tighten(mutant, limits)
+        several = len(self._tiers()) > 1
+        held = [m for m in mutants if m.name != SCORES or several]
+        self._narrow(held, limits)
+        for mutant in held:
+            if mutant.name == SCORES:
+                self._tighten(mutant, limits)
         offered = {t: min((x[t] for x in limits if x), default=0.0) for t in self._tiers()}
         inadmissible = {t.value: self._not_offered(t) for t in Tier if t not in offered}
-        held = [m for m in mutants if m.name != SCORES or bounding]
         for tier in offered:
             passing = [m for m in held if self._passes(m, tier, limits)]
             if passing:
@@ -147,9 +148,7 @@ class _Trial:
             limits=tuple({t: x for t, x in leaf.items() if t in kept} for leaf in limits),
             noise=tuple(self._noise),
             wide=None if reason else wide_range(self._truth, self._signal),
-            half_noise=max(
-                (*self._known[Tier.HALF].values(), *self._rounded.values()), default=0.0
-            ),
+            half_noise=self._half_noise,
         )
 
     def _demand_nothing_hidden(self) -> None:
@@ -208,18 +207,18 @@ class _Trial:
                 self._signal.half_noise() if tier is Tier.HALF else {}
             )
             half = mutant.off[leaf] / 2
-            rounding = self._rounded.get(leaf, 0.0) if tier is Tier.HALF else 0.0
-            if noise and half >= max(ROOM_K * max(noise[leaf], self._noise[leaf]), rounding):
+            if leaf in noise and half >= ROOM_K * max(noise[leaf], self._noise[leaf]):
                 limits[leaf][tier] = half
 
     def _limits(self) -> list[dict[Tier, float]]:
         half = self._signal.half_noise() if self._signal.cheap else {}
         tf32 = self._signal.tf32_noise()
         self._known = {Tier.TF32: tf32, Tier.HALF: half}
-        self._rounded = self._signal.rounded_noise()
+        rounded = self._signal.rounded_noise()
+        self._half_noise = max((*half.values(), *rounded.values()), default=0.0)
         limits: list[dict[Tier, float]] = []
         for i, slot in enumerate(self._slots):
-            noises = [self._noise[i], *(x.get(i, 0.0) for x in (tf32, half, self._rounded))]
+            noises = [self._noise[i], *(x.get(i, 0.0) for x in (tf32, half, rounded))]
             own = {
                 Tier.FP32: noises[0],
                 Tier.TF32: max(noises[:2]),
@@ -231,15 +230,12 @@ class _Trial:
         return limits
 
     def _narrow(self, mutants: Sequence[Mutant], limits: Sequence[dict[Tier, float]]) -> None:
-        """Have half end without regard to rounding where a mutant passes that would not then.
+        """Have half end without regard to rounding where a mutant passes.
 
-        Only where rounding alone is within what is left.
+        Answers in bfloat16 may be beyond it then; those in float16 are eight times as fine.
         """
-        passing = (self._passes(m, Tier.HALF, limits) for m in mutants if m.name != SCORES)
-        if Tier.HALF not in self._tiers() or not any(passing):
-            return
-        for i in self._floats:
-            if self._unrounded[i] >= self._rounded[i]:
+        if Tier.HALF in self._tiers() and any(self._passes(m, Tier.HALF, limits) for m in mutants):
+            for i in self._floats:
                 limits[i][Tier.HALF] = self._unrounded[i]
 
     def _mutants(self) -> tuple[list[Mutant], list[str]]:

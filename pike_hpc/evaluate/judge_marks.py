@@ -23,6 +23,7 @@ from pike_hpc.evaluate.correctness import (
     are_ties,
     compare,
     correlation,
+    in_half,
     tier_of,
 )
 from pike_hpc.evaluate.judge_admission import UNMEASURABLE
@@ -75,6 +76,7 @@ class Look:
     leaf: int
     spike: float
     local: float
+    local_half: float
     follows: float
     """How well its changes follow the truth's; 1 where that never moves."""
 
@@ -150,8 +152,9 @@ class Marker:
             limits.append(2 * (limit + error))
             usual.append(USUAL_K * limit + 2 * error)
             local.append(2 * (self._local_limit(i, tier) + LOCAL_K * error))
+        scales = self._exam.scales
         return Tolerance(
-            scales=self._exam.scales,
+            scales=tuple(map(in_half, scales)) if tier is Tier.HALF else scales,
             limits=tuple(limits),
             local=tuple(local),
             usual=tuple(usual),
@@ -165,7 +168,7 @@ class Marker:
         """
         for i, leaf in zip(self._floats, errors, strict=False):  # none where none was drawn
             limit, local = self._exam.scales[i].limits.get(tier, CAP), self._local_limit(i, tier)
-            if not all(f.error <= 2 * limit and f.local <= 2 * local for f in leaf):
+            if not all(f.error <= 2 * limit and _local(f, tier) <= 2 * local for f in leaf):
                 return False
         return True
 
@@ -241,6 +244,7 @@ class Marker:
                     leaf=i,
                     spike=max(f.spike for f in leaf),
                     local=max(f.local for f in leaf),
+                    local_half=max(f.local_half for f in leaf),
                     follows=correlation([a[i] for a in answers], truths) if moves else 1.0,
                 )
             )
@@ -257,9 +261,10 @@ class Marker:
             if look.spike > SPIKE:
                 return wrong(f"an element is off by more than {SPIKE:.0f} signals")
             allowed = self._local_limit(look.leaf, tier)
-            if look.local > allowed:
+            local = _local(look, tier)
+            if local > allowed:
                 return wrong(
-                    f"a part of its output is off by {look.local:.1e} of its own size or signal, "
+                    f"a part of its output is off by {local:.1e} of its own size or signal, "
                     f"over {allowed:.1e} for {LOCAL_ELEMENTS} elements at tier {tier}"
                 )
             if look.follows < MIN_CORRELATION[tier]:
@@ -307,6 +312,10 @@ class Marker:
         # Whoever is within the smaller tolerance is within the larger.
         loose = strict or all(allclose(a, r, PIKE_TOLERANCE) for a, r in pairs)
         return LegacyVerdicts(pike=loose, kernelbench=strict)
+
+
+def _local(seen: LeafError | Look, tier: Tier) -> float:
+    return seen.local_half if tier is Tier.HALF else seen.local
 
 
 def _stretches_with(different: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ wrong answer in an admission is measured against this.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -88,7 +89,7 @@ class Signal:
         return signal / size if signal > 0 and size > 0 else 1.0
 
     def half_noise(self) -> dict[int, float]:
-        """E of the reference under bfloat16 autocast; nothing where it does not run so."""
+        """E of the reference under bfloat16 autocast, by leaf; of none where it does not run so."""
         try:
             with torch.autocast(self._truth.device.type, dtype=torch.bfloat16):
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
@@ -96,7 +97,7 @@ class Signal:
             raise
         except Exception:  # whatever a forward does that knows no bfloat16
             return {}
-        return {i: self.error(answer, self.wide[0], i) for i in self.floats}
+        return self._measured(answer)
 
     def rounded_noise(self) -> dict[int, float]:
         """E of the reference's answer rounded to bfloat16, and no more.
@@ -105,8 +106,7 @@ class Signal:
         element in float32: nobody whose answer is in bfloat16 is nearer than this. Of inputs that
         are rounded it tells nothing: they may leave what the reference is made for.
         """
-        answer = [rounded(t) for t in self.native[0]]
-        return {i: self.error(answer, self.wide[0], i) for i in self.floats}
+        return self._measured([rounded(t) for t in self.native[0]])
 
     def tf32_noise(self) -> dict[int, float]:
         """E of the reference with TF32 in convolutions and products; CUDA alone has it."""
@@ -119,7 +119,15 @@ class Signal:
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
         finally:
             matmul.allow_tf32 = before
-        return {i: self.error(answer, self.wide[0], i) for i in self.floats}
+        return self._measured(answer)
+
+    def _measured(self, answer: Leaves) -> dict[int, float]:
+        """E of an answer to the first input, by leaf; of none that overflows.
+
+        A mask of float32's lowest number is infinite in bfloat16: that tells no noise.
+        """
+        errors = {i: self.error(answer, self.wide[0], i) for i in self.floats}
+        return {i: error for i, error in errors.items() if math.isfinite(error)}
 
     def _demand_repeatable(self) -> None:
         truth = self._truth

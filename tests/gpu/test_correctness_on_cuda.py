@@ -32,7 +32,7 @@ def test_where_tensors_lie_changes_no_error(device):
     for grain in (None, *grains):
         here = compare(answers[0], truths[0], 1.0, grain)
         mixed = compare(there[0], truths[0], 1.0, grain)
-        for name in ("error", "spike", "local"):
+        for name in ("error", "spike", "local", "local_half"):
             assert getattr(mixed, name) == pytest.approx(getattr(here, name), rel=1e-9), name
     assert correlation(there, truths) == pytest.approx(correlation(answers, truths), rel=1e-9)
     assert part_outside(there[0], truths[0], 1e-2) == part_outside(answers[0], truths[0], 1e-2) > 0

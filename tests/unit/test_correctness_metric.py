@@ -14,6 +14,7 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
     compare,
     correlation,
     grain_of,
+    in_half,
     limit,
     rms,
     signal_of,
@@ -162,6 +163,27 @@ def test_a_small_stretch_is_measured_by_its_own_signal(fading):
     assert compare(answer, truths[0], signal).local < 1e-4
     assert compare(answer, truths[0], signal, grain).local > 0.3
     assert compare(references[0], truths[0], signal, grain).local < 1e-6
+
+
+def test_tier_half_lets_go_what_float16_makes_zero(fading):
+    truths, references = (2.0**-8 * torch.stack(x) for x in fading)
+    signal, grain = graded(truths, references)
+    scale = LeafScale(signal=signal, limits={}, grain=grain)
+    answer = truths[0].half()
+    assert (answer[:, -64:] == 0).any()
+    found = compare(answer, truths[0], signal, grain)
+    assert found.local > 0.3
+    assert found.local_half < 0.1
+    assert compare(answer, truths[0], signal, in_half(scale).grain).local == found.local_half
+    answer[:, 128:192] = 0.0  # 1e-6 to 1e-9 of a signal: float16 holds the first half of it
+    assert compare(answer, truths[0], signal, grain).local_half > 0.3
+
+
+def test_but_not_what_is_most_of_an_answer(fading):
+    truths, references = (2.0**-30 * torch.stack(x) for x in fading)
+    signal, grain = graded(truths, references)
+    found = compare(torch.zeros_like(truths[0]), truths[0], signal, grain)
+    assert min(found.error, found.local_half) > 0.5
 
 
 def test_a_small_channel_is_measured_by_its_own_signal(fading):

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
-from pike_hpc.records import Task  # noqa: E402
+from pike_hpc.records import Task, Tier  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -34,6 +34,7 @@ def get_init_inputs():
     return []
 """
 ATTENDS = "return torch.softmax(q @ k.mT, -1) @ v"
+BLEND = "return x + 0.5 * k + 0.04 * (torch.softmax(q @ k.mT, -1) @ v)"
 OTHER_ROUNDING = (
     "return q * k + v * (1.0 if torch.backends.mha.get_fastpath_enabled() else 1.00001)"
 )
@@ -46,19 +47,37 @@ SMALL_BRANCH = "return x.sigmoid() + 1 + 0.06 * q"
 """Without every 97th weight it is off by more than half's own end, and less than rounding adds."""
 
 
-def admission_of(body):
+LARGER_MEAN = "return x.sigmoid() + 2 + 0.06 * q"
+"""Where rounding alone is off by more than half's own end."""
+MASKED = "return x @ q.mT, torch.where(x > 2, x, torch.finfo(torch.float32).min)"
+"""One of two outputs is infinite in bfloat16."""
+FAINT_SCORES = "return x.sigmoid() + 1 + 0.16 * k + 0.12 * (torch.softmax({} * q @ k.mT, -1) @ v)"
+"""Alike, they are off by less than twice what rounding is off by."""
+
+
+def yardstick_of(body):
     task = Task(suite="tests", id="1", name="tiny", source=SOURCE.format(body=body))
     truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
     try:
-        return admit(truth, task.digest).admission
+        return admit(truth, task.digest)
     finally:
         truth.close()
+
+
+def admission_of(body):
+    return yardstick_of(body).admission
 
 
 def test_a_model_with_attention_is_held_to_its_scores():
     found = admission_of(ATTENDS)
     assert found.admitted
     assert found.mutants["scores_flat"] > 1e-3
+
+
+def test_and_half_ends_at_half_their_error_where_its_own_is_far_below():
+    found = admission_of(BLEND)
+    assert found.admitted, found.reason
+    assert found.limits["half"] == pytest.approx(found.mutants["scores_flat"] / 2)
 
 
 def test_a_model_without_attention_is_not():
@@ -75,8 +94,23 @@ def test_half_ends_beyond_what_rounding_alone_is_off_by():
     assert found.limits["tf32"] < 2e-3
 
 
-def test_but_not_where_a_wrong_answer_would_pass_because_of_that():
-    found = admission_of(SMALL_BRANCH)
+@pytest.mark.parametrize("body", [SMALL_BRANCH, LARGER_MEAN])
+def test_but_not_where_a_wrong_answer_would_pass_because_of_that(body):
+    found = admission_of(body)
     assert found.admitted, found.reason
     assert 0.01 < min(found.mutants["weights_zeroed"], found.mutants["layer_skipped"]) < 0.02
     assert found.limits["half"] == 0.01
+
+
+@pytest.mark.parametrize("gain", [0.08, 0.095, 0.11])
+def test_scores_that_are_alike_count_as_a_wrong_answer_there(gain):
+    found = admission_of(FAINT_SCORES.format(gain))
+    assert found.admitted, found.reason
+    assert 0.01 < found.limits["half"] < found.mutants["scores_flat"]
+
+
+def test_a_mask_that_rounds_to_infinity_tells_no_noise():
+    found = yardstick_of(MASKED)
+    assert found.admission.admitted, found.admission.reason
+    assert found.limits[1][Tier.HALF] == 0.01
+    assert found.half_noise < 0.01
