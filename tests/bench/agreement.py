@@ -1,11 +1,14 @@
 """The judge's speedup beside the one of a plain process, and whether it repeats.
 
-    python tests/bench/agreement.py [--repeats N] [--seconds N] [--gpus N] [--device D] [--out DIR]
+    python tests/bench/agreement.py [--repeats N] [--seconds N] [--gpus N] [--device D]
+                                    [--out DIR [--go-on]]
 
 Honest programs whose reference takes more than a millisecond on CUDA. Each is judged N times in the
 lanes of a GPU; it and the reference are timed by turns in plain processes of their own with
 triton.testing.do_bench (on a CPU, as medians). An interval is right where it holds the median of
 all repeats' speedups. A program has one GPU; with --gpus above 1 several are measured at a time.
+A run that a time limit ended goes on with --go-on: what DIR has of this code, day and kind of card
+with all repeats stands.
 """
 
 import argparse
@@ -203,6 +206,21 @@ def measured(device, program, repeats, seconds):
     return found
 
 
+def standing(document, out, repeats):
+    """Rows of an earlier run that need not be measured again, by program."""
+    path = stamp.place(document, out)
+    earlier = json.loads(path.read_text("utf-8")) if path.exists() else {"rows": []}
+    alike = all(document[key] == earlier.get(key) for key in ("code_digest", "date", "programs"))
+    if not alike or document["machine"].get("gpus") != earlier["machine"].get("gpus"):
+        return {}
+    return {named(row): row for row in earlier["rows"] if row.get("repeats", 0) >= repeats}
+
+
+def named(row):
+    """The program that a row is of, as `WANTED` has it."""
+    return row["task"], row["program"], row["kind"]
+
+
 def main():
     """Run it."""
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -211,7 +229,10 @@ def main():
     words.add_argument("--gpus", type=int, default=1, help="that many programs at a time")
     words.add_argument("--device", default="auto")
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
+    words.add_argument("--go-on", action="store_true", help="measure only what --out lacks")
     asked = words.parse_args()
+    if asked.go_on and asked.out is None:
+        words.error("--go-on wants --out: the folder that holds what was measured")
     device = detect(asked.device, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     if asked.gpus > max(1, len(device.gpus)):
         words.error(f"--gpus {asked.gpus}: there are {len(device.gpus)} ({device.why})")
@@ -236,9 +257,12 @@ def main():
         "programs": len(chosen),
         "rows": [],
     }
+    rows = standing(document, asked.out, asked.repeats) if asked.go_on else {}
+    left = [p for p in chosen if (p.task, p.name, p.kind) not in rows]
     with ThreadPoolExecutor(asked.gpus) as pool:
-        for found in pool.map(on_a_free_gpu, chosen):
-            document["rows"].append(found)
+        for found in pool.map(on_a_free_gpu, left):
+            rows[named(found)] = found
+            document["rows"] = list(rows.values())
             if asked.out:  # a time limit may end this before the last program
                 stamp.write(document, asked.out)
     if asked.out is None:

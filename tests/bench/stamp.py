@@ -66,9 +66,14 @@ def write(document, out):
         sys.stdout.write(text)
         return
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"bench-{document['bench']}-{document['machine']['device']}.json"
+    path = place(document, out)
     path.write_text(text, "utf-8")
     sys.stderr.write(f"{path}\n")
+
+
+def place(document, out):
+    """Where below the folder `out` a document lies."""
+    return out / f"bench-{document['bench']}-{document['machine']['device']}.json"
 
 
 def check(document, figures):
