@@ -10,7 +10,7 @@ from pike_hpc.config import load_site
 from pike_hpc.config.env import sites_dir
 from pike_hpc.tasks import find_task
 
-MEASURED = Path(__file__).parents[2] / "docs/tasks-nvidia-h200.json"
+MEASURED = Path(__file__).parents[2] / "docs/tasks-nvidia-h100-80gb-hbm3.json"
 
 
 def test_it_says_what_was_measured():
