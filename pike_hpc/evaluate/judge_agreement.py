@@ -29,12 +29,19 @@ PIKE_TOLERANCE, MAX_OUTSIDE = 1e-2, 0.01
 SURE, SURELY_ABOVE = 0.98, 1e-30
 """Part of a limit that a quick look uses, which rounds; limits of squares below are not for it."""
 
+ROUNDING = 1e-9
+"""Of what floats make of a whole number of elements."""
+
 SPAN = 1e15
 """Differences beyond have squares that float32 does not hold."""
 
-ONE_OF = 32
-"""Of so many whole numbers that move with the input one may differ in any call: in thousands of
+ONE_TIE_FROM = 32
+"""Of so many whole numbers that move with the input one may differ in a call: in thousands of
 calls of an honest program there is a near tie."""
+
+SAME_PLACE, SAME_PART = 2, 0.02
+"""No stretch of whole numbers differs in more calls than the first, and such a part of all: near
+ties are anywhere, a row that is left out once a program is timed is always there."""
 
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
@@ -61,11 +68,14 @@ class Agreement:
         self._tolerance, self._slots = tolerance, slots
         leaves = zip(tolerance.scales, tolerance.usual, tolerance.local, strict=True)
         self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in leaves]
-        self._calls = self._coarse = 0
+        self._calls = self._coarse = self._seen = 0
+        self._hits: dict[int, torch.Tensor] = {}
+        """By whole-number output, in how many calls each stretch differed."""
 
     def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether all answers of a window agree: (calls, bytes) uint8 each."""
         self._calls += len(answers)
+        self._seen += len(answers)
         if torch.equal(answers, references):
             return True
         if answers.numel() <= AT_ONCE_BYTES and self._surely(answers, references):
@@ -90,31 +100,40 @@ class Agreement:
 
     def _good(self, answer: torch.Tensor, reference: torch.Tensor) -> bool:
         """Whether the bytes of one call's outputs are what the reference's runner gave."""
-        leaves = zip(
-            views(self._slots, answer),
-            views(self._slots, reference),
-            self._tolerance.scales,
-            self._tolerance.local,
-            strict=True,
-        )
+        both = list(zip(*(views(self._slots, raw) for raw in (answer, reference)), strict=True))
         if self._tolerance.pike:
-            return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r, *_ in leaves)
-        errors = [off_by(*leaf) for leaf in leaves]
+            return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r in both)
+        scales, local = self._tolerance.scales, self._tolerance.local
+        errors = [off_by(*pair, *known) for pair, *known in zip(both, scales, local, strict=True)]
+        if not all(self._scattered(i, *pair) for i, pair in enumerate(both)):
+            return False
         self._coarse += any(map(operator.gt, errors, self._tolerance.usual))
         return all(map(operator.le, errors, self._tolerance.limits))
+
+    def _scattered(self, leaf: int, answer: torch.Tensor, reference: torch.Tensor) -> bool:
+        """Whether the whole numbers that differ are not at one place call after call."""
+        if self._slots[leaf].dtype in FLOATS:
+            return True
+        different = answer != reference
+        if not bool(different.any()):
+            return True
+        hit = stretches_with(different).int()
+        hits = self._hits[leaf] = self._hits[leaf] + hit if leaf in self._hits else hit
+        return int(hits.max()) <= SAME_PLACE + SAME_PART * self._seen
 
 
 def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, local: float) -> float:
     """What a timed answer is off from the reference's, in signals.
 
-    Infinite where a stretch is off by more than `local`, or too many whole numbers differ; 0 where
-    few enough of them do.
+    Infinite where a stretch is off by more than `local`, or more whole numbers differ than
+    `UNEQUAL` and `ONE_TIE_FROM` allow; 0 where no more of them do.
     """
     if not answer.is_floating_point() and not answer.is_complex():
-        moving = scale.moves * answer.numel()
-        most = max(UNEQUAL * moving, 1.0 if moving >= ONE_OF else 0.0)
-        different = answer != reference
-        return 0.0 if are_ties(different, most / max(1, answer.numel())) else math.inf
+        moving = round(scale.moves * answer.numel())
+        most = max(math.floor(UNEQUAL * moving + ROUNDING), int(moving >= ONE_TIE_FROM))
+        # Half of one more: what part of them that is need not be a number that floats hold.
+        part = (most + 0.5) / max(1, answer.numel())
+        return 0.0 if are_ties(answer != reference, part) else math.inf
     found = compare(answer, reference, scale.signal, scale.grain)
     return found.error if found.local <= local else math.inf
 
@@ -157,6 +176,13 @@ class Quick:
             means = squares.view(len(off), -1, self._columns.numel()).mean(dim=1)
             fine &= (means <= self._columns.to(off.device)).all()
         return bool(fine)
+
+
+def stretches_with(different: torch.Tensor) -> torch.Tensor:
+    """Whether each stretch of LOCAL_ELEMENTS holds a difference."""
+    flat = different.reshape(-1)
+    whole = torch.nn.functional.pad(flat, (0, -flat.numel() % LOCAL_ELEMENTS))
+    return whole.view(whole.numel() // LOCAL_ELEMENTS, LOCAL_ELEMENTS).any(dim=1)
 
 
 def _squared(floors: torch.Tensor, local: float) -> torch.Tensor:

@@ -19,6 +19,7 @@ from pike_hpc.evaluate.correctness import (
     SPIKE,
     TIES,
     LeafError,
+    LeafScale,
     allclose,
     are_ties,
     compare,
@@ -27,7 +28,7 @@ from pike_hpc.evaluate.correctness import (
     tier_of,
 )
 from pike_hpc.evaluate.judge_admission import UNMEASURABLE
-from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance
+from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance, stretches_with
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_truth import Truth
@@ -35,6 +36,9 @@ from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
 AS_GOOD = 3.0
 """k of the tiers' limits: within this factor two errors are of the same precision."""
+
+FLOAT16_SIGNAL = 2.0**-24 / (math.sqrt(12) * CAP)
+"""Where the signal is less, what float16 rounds by is over the cap: no answer in it earns half."""
 
 ROUNDED = 0.25
 """Nobody is taken to have been off by more of the signal for the coarseness of half alone."""
@@ -152,9 +156,11 @@ class Marker:
             limits.append(2 * (limit + error))
             usual.append(USUAL_K * limit + 2 * error)
             local.append(2 * (self._local_limit(i, tier) + LOCAL_K * error))
-        scales = self._exam.scales
         return Tolerance(
-            scales=tuple(map(in_half, scales)) if tier is Tier.HALF else scales,
+            scales=tuple(
+                in_half(scale) if _may_be_zero(tier, scale) else scale
+                for scale in self._exam.scales
+            ),
             limits=tuple(limits),
             local=tuple(local),
             usual=tuple(usual),
@@ -168,7 +174,8 @@ class Marker:
         """
         for i, leaf in zip(self._floats, errors, strict=False):  # none where none was drawn
             limit, local = self._exam.scales[i].limits.get(tier, CAP), self._local_limit(i, tier)
-            if not all(f.error <= 2 * limit and _local(f, tier) <= 2 * local for f in leaf):
+            fine = (f.error <= 2 * limit and self._local(i, f, tier) <= 2 * local for f in leaf)
+            if not all(fine):
                 return False
         return True
 
@@ -261,7 +268,7 @@ class Marker:
             if look.spike > SPIKE:
                 return wrong(f"an element is off by more than {SPIKE:.0f} signals")
             allowed = self._local_limit(look.leaf, tier)
-            local = _local(look, tier)
+            local = self._local(look.leaf, look, tier)
             if local > allowed:
                 return wrong(
                     f"a part of its output is off by {local:.1e} of its own size or signal, "
@@ -270,6 +277,11 @@ class Marker:
             if look.follows < MIN_CORRELATION[tier]:
                 return wrong("its output does not follow its input")
         return None
+
+    def _local(self, leaf: int, seen: LeafError | Look, tier: Tier) -> float:
+        """What the worst stretch is off by, as the tier has it."""
+        zeros = _may_be_zero(tier, self._exam.scales[leaf])
+        return seen.local_half if zeros else seen.local
 
     def _local_limit(self, leaf: int, tier: Tier) -> float:
         """What a stretch may be off by: a multiple of the tier's limit, or as the reference is."""
@@ -296,7 +308,7 @@ class Marker:
                 differ = (a != truth[i].to(a.device)) & (a != reference[i].to(a.device))
                 if not are_ties(differ, TIES * self._exam.scales[i].moves):
                     return f"{int(differ.sum())} of {differ.numel()}"
-                hit = _stretches_with(differ).int()
+                hit = stretches_with(differ).int()
                 hits = hit if hits is None else hits + hit
             if hits is not None and hits.numel() and (int(hits.max()) > 1 or int(hits[-1])):
                 return f"few of {self._slots[i].count}, at one place more than once or in the last"
@@ -314,15 +326,9 @@ class Marker:
         return LegacyVerdicts(pike=loose, kernelbench=strict)
 
 
-def _local(seen: LeafError | Look, tier: Tier) -> float:
-    return seen.local_half if tier is Tier.HALF else seen.local
-
-
-def _stretches_with(different: torch.Tensor) -> torch.Tensor:
-    """Whether each stretch of LOCAL_ELEMENTS holds a difference."""
-    flat = different.reshape(-1)
-    whole = torch.nn.functional.pad(flat, (0, -flat.numel() % LOCAL_ELEMENTS))
-    return whole.view(whole.numel() // LOCAL_ELEMENTS, LOCAL_ELEMENTS).any(dim=1)
+def _may_be_zero(tier: Tier, scale: LeafScale) -> bool:
+    """Whether what float16 makes zero of may be zero in such an output."""
+    return tier is Tier.HALF and scale.signal >= FLOAT16_SIGNAL
 
 
 def wrong(message: str) -> Verdict:

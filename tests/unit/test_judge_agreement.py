@@ -139,6 +139,48 @@ def test_one_near_tie_of_many_moving_numbers_is_none(moving, holds):
     assert not judge.holds(answers, references)
 
 
+def test_that_holds_for_any_number_of_them():
+    for count in range(32, 1000):
+        answer, reference = torch.zeros(2, count, dtype=torch.long)
+        answer[count // 2] = 1
+        assert off_by(answer, reference, PLAIN, 1.0) == 0.0, count
+
+
+@pytest.mark.parametrize("moving", [1.0, 0.04])
+def test_near_ties_at_one_place_in_every_call_are_none(moving):
+    slots = lay_out([("i", "int64", (2000,))])
+    scale = LeafScale(signal=1.0, limits={}, moves=moving)
+    for places, holds in (((1999,) * 9, False), (range(0, 1800, 200), True), ((5, 6), True)):
+        judge = agreement(slots, scale)
+        held = []
+        for place in places:
+            answers, mine = rows(slots, 1)
+            mine[0][0][place] = 7
+            held.append(judge.holds(answers, rows(slots, 1)[0]))
+        assert all(held) is holds
+        assert held[:2] == [True, True]
+
+
+def test_nor_are_those_that_take_turns_among_few_places():
+    slots = lay_out([("i", "int64", (133,))])
+    judge = agreement(slots)
+    held = []
+    for call in range(100):
+        answers, mine = rows(slots, 1)
+        mine[0][0][call % 133] = 7
+        held.append(judge.holds(answers, rows(slots, 1)[0]))
+    assert not all(held)
+
+
+def test_a_near_tie_in_a_call_of_fifty_is_one():
+    slots = lay_out([("i", "int64", (133,))])
+    judge = agreement(slots)
+    for call in range(1000):
+        answers, mine = rows(slots, 1)
+        mine[0][0][132] = 7 * (call % 50 == 0)
+        assert judge.holds(answers, rows(slots, 1)[0])
+
+
 def test_legacy_lets_a_hundredth_of_an_output_miss_pike_s_rule():
     slots = lay_out([("y", "float32", (1000,))])
     answers, mine = rows(slots, 1)

@@ -6,7 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.evaluate.correctness import LOCAL_ELEMENTS, LeafScale, moving  # noqa: E402
+from pike_hpc.evaluate.correctness import (  # noqa: E402
+    LOCAL_ELEMENTS,
+    LeafScale,
+    grain_of,
+    moving,
+    signal_of,
+)
 from pike_hpc.evaluate.judge_exam import Exam  # noqa: E402
 from pike_hpc.evaluate.judge_marks import Marker  # noqa: E402
 from pike_hpc.evaluate.layout import Slot  # noqa: E402
@@ -99,6 +105,23 @@ def test_and_is_refused_where_that_was_not_asked_for_or_no_tier_is_so_coarse():
     status, message = told(1e-7, stretch=0.25)
     assert status is EvalStatus.WRONG_RESULT
     assert "a part of its output" in message
+
+
+@pytest.mark.parametrize(("size", "passes"), [(1.0, False), (1e-6, True), (4e-7, False)])
+def test_float16_excuses_a_dead_channel_only_where_it_could_be_that_coarse(size, passes):
+    """Of the first its numbers are finer, of the last it tells nothing."""
+    generator = torch.Generator().manual_seed(2)
+    truths = [size * torch.randn(4096, 64, generator=generator).double() for _ in range(3)]
+    for truth in truths:
+        truth[:, 5] *= 0.06
+    shipped = [t * (1 + 1e-7 * torch.randn(t.shape, generator=generator)) for t in truths]
+    signal = signal_of(truths)
+    grain = grain_of(truths, shipped, signal, 1e-7)
+    scale = LeafScale(signal=signal, limits=LIMITS, grain=grain)
+    answers = [t.clone() for t in truths]
+    for answer in answers:
+        answer[:, 5] = 0.0
+    assert (mark(truths, answers, scale).refusal is None) is passes
 
 
 def whole(truths, answer):
