@@ -35,9 +35,9 @@ ROUNDING = 1e-9
 SPAN = 1e15
 """Differences beyond have squares that float32 does not hold."""
 
-ONE_TIE_FROM = 32
-"""Of so many whole numbers that move with the input one may differ in a call: in thousands of
-calls of an honest program there is a near tie."""
+A_TIE, ONE_TIE_FROM = 2, 32
+"""How many whole numbers may differ in a call where so many move with the input: in thousands of
+calls of an honest program there is a near tie, which swaps two of what `topk` gives."""
 
 SAME_PLACE, SAME_PART = 2, 0.02
 """No stretch of whole numbers differs in more calls than the first, and such a part of all: near
@@ -126,11 +126,11 @@ def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, loca
     """What a timed answer is off from the reference's, in signals.
 
     Infinite where a stretch is off by more than `local`, or more whole numbers differ than
-    `UNEQUAL` and `ONE_TIE_FROM` allow; 0 where no more of them do.
+    `UNEQUAL` and `A_TIE` allow; 0 where no more of them do.
     """
     if not answer.is_floating_point() and not answer.is_complex():
         moving = round(scale.moves * answer.numel())
-        most = max(math.floor(UNEQUAL * moving + ROUNDING), int(moving >= ONE_TIE_FROM))
+        most = max(math.floor(UNEQUAL * moving + ROUNDING), A_TIE * (moving >= ONE_TIE_FROM))
         # Half of one more: what part of them that is need not be a number that floats hold.
         part = (most + 0.5) / max(1, answer.numel())
         return 0.0 if are_ties(answer != reference, part) else math.inf

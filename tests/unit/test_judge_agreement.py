@@ -133,7 +133,7 @@ def test_one_near_tie_of_many_moving_numbers_is_none(moving, holds):
     references, _ = rows(slots, 1)
     scale = LeafScale(signal=1.0, limits={}, moves=moving / 1000)
     judge = agreement(slots, scale)
-    mine[0][0][17] = True
+    mine[0][0][17] = mine[0][0][18] = True
     assert judge.holds(answers, references) is holds
     mine[0][0][500] = True
     assert not judge.holds(answers, references)
@@ -142,8 +142,10 @@ def test_one_near_tie_of_many_moving_numbers_is_none(moving, holds):
 def test_that_holds_for_any_number_of_them():
     for count in range(32, 1000):
         answer, reference = torch.zeros(2, count, dtype=torch.long)
-        answer[count // 2] = 1
+        answer[count // 2 : count // 2 + 2] = 1
         assert off_by(answer, reference, PLAIN, 1.0) == 0.0, count
+        answer[0] = 1
+        assert off_by(answer, reference, PLAIN, 1.0) == math.inf, count
 
 
 @pytest.mark.parametrize("moving", [1.0, 0.04])

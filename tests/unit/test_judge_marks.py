@@ -1,5 +1,6 @@
 """What an answer that is too far off is told: wrong, or that its arithmetic tells nothing here."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -35,7 +36,11 @@ def marked(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS, stre
     return mark(truths, answers, scale, shipped=shipped, half=half, asked=asked)
 
 
-def mark(truths, answers, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier)):
+def mark(truths, answers, scale, **known):
+    return marker_of(truths, scale, **known).mark([[a] for a in answers])
+
+
+def marker_of(truths, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier)):
     exam = Exam(
         inputs=(),
         truths=tuple([t] for t in truths),
@@ -54,7 +59,7 @@ def mark(truths, answers, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier)):
     truth = SimpleNamespace(
         frame=SimpleNamespace(output_slots=(slot,)), precision="float64", legacy=False
     )
-    return Marker(truth, exam, asked).mark([[a] for a in answers])
+    return Marker(truth, exam, asked)
 
 
 def told(off, **known):
@@ -107,21 +112,42 @@ def test_and_is_refused_where_that_was_not_asked_for_or_no_tier_is_so_coarse():
     assert "a part of its output" in message
 
 
-@pytest.mark.parametrize(("size", "passes"), [(1.0, False), (1e-6, True), (4e-7, False)])
-def test_float16_excuses_a_dead_channel_only_where_it_could_be_that_coarse(size, passes):
-    """Of the first its numbers are finer, of the last it tells nothing."""
+def fading(size, last):
+    """Three answers of such a size whose channels fade from 1 to `last`, and their scale."""
     generator = torch.Generator().manual_seed(2)
-    truths = [size * torch.randn(4096, 64, generator=generator).double() for _ in range(3)]
-    for truth in truths:
-        truth[:, 5] *= 0.06
-    shipped = [t * (1 + 1e-7 * torch.randn(t.shape, generator=generator)) for t in truths]
+    gain = size * torch.logspace(0, math.log10(last), 64, dtype=torch.float64)
+    drawn = [torch.randn(4096, 64, generator=generator) for _ in range(6)]
+    truths = [gain * one.double() for one in drawn[:3]]
+    shipped = [t * (1 + 1e-7 * noise) for t, noise in zip(truths, drawn[3:], strict=True)]
     signal = signal_of(truths)
     grain = grain_of(truths, shipped, signal, 1e-7)
-    scale = LeafScale(signal=signal, limits=LIMITS, grain=grain)
+    return truths, LeafScale(signal=signal, limits=LIMITS, grain=grain)
+
+
+def without_last(truths):
     answers = [t.clone() for t in truths]
     for answer in answers:
-        answer[:, 5] = 0.0
-    assert (mark(truths, answers, scale).refusal is None) is passes
+        answer[:, -1] = 0.0
+    return answers
+
+
+def test_what_float16_makes_zero_may_be_zero_at_tier_half_alone():
+    truths, scale = fading(1.0, 3e-8)
+    found = mark(truths, without_last(truths), scale)
+    assert (found.tier, found.refusal) == (Tier.HALF, None)
+    assert mark(truths, without_last(truths), scale, asked=(Tier.FP32, Tier.TF32)).refusal
+    marker = marker_of(truths, scale)
+    pairs = [[t] for t in truths], [[a] for a in without_last(truths)]
+    errors = marker.leaf_errors(*reversed(pairs))
+    assert [marker.holds_in_checks(errors, tier) for tier in Tier] == [False, False, True]
+    timed = [marker.tolerance(tier).scales[0].grain.columns.min() for tier in Tier]
+    assert timed[0] == timed[1] < timed[2]
+
+
+@pytest.mark.parametrize(("size", "last"), [(1.0, 1e-6), (2e-7, 3e-2)])
+def test_but_not_what_it_holds_nor_in_outputs_that_it_is_too_coarse_for(size, last):
+    truths, scale = fading(size, last)
+    assert "a part of its output" in mark(truths, without_last(truths), scale).refusal.message
 
 
 def whole(truths, answer):
