@@ -40,8 +40,8 @@ A_TIE, ONE_TIE_FROM = 2, 32
 calls of an honest program there is a near tie, which swaps two of what `topk` gives."""
 
 SAME_PLACE, SAME_PART = 2, 0.02
-"""No stretch of whole numbers differs in more calls than the first, and such a part of all: near
-ties are anywhere, a row that is left out once a program is timed is always there."""
+"""No stretch of whole numbers differs in more than so many calls and such a part of all of them:
+near ties are anywhere, a row that is left out once a program is timed is always there."""
 
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
