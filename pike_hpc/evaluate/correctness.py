@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pike_hpc.records import Tier
@@ -37,6 +37,8 @@ TINY = 1e-33
 HALF_FLOOR = 2.0**-24 / (LOCAL_K * FLOORS[Tier.HALF])
 """At tier half nothing is measured against less, if the signal of the whole is more: float16 has
 no numbers nearer to zero than 2^-24, and softmax may end far below."""
+FLOAT16_SIGNAL = 2.0**-24 / (math.sqrt(12) * CAP)
+"""Where the signal is less, what float16 rounds by is over the cap: no answer in it earns half."""
 ROWS = 16
 """From so many rows on, each index of the last dimension is looked at like a stretch: a channel
 that is off hides among 64 neighbours."""
@@ -154,7 +156,9 @@ def limit(tier: Tier, reference_error: float, elements: int) -> float:
 
 def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = None) -> LeafError:
     """Error of a floating answer. A signal of 0 asks for equality."""
-    total = largest = worst = worst_half = 0.0
+    grains = [] if grain is None else [grain, in_half(grain, signal)]
+    total = largest = 0.0
+    worst = [0.0] * max(1, len(grains))
     seen, width = 0, _width(truth, answer)
     columns: list[Tensor] = []
     for y, t in pieces(answer, truth, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
@@ -164,8 +168,11 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         total += float(squares.sum())
         largest = max(largest, float(high), -float(low))
         if signal > 0.0:
-            locals_ = _worst_stretch(squares, sizes, signal, grain, seen)
-            worst, worst_half = map(max, (worst, worst_half), locals_)
+            errors, own = (_stretches(x) for x in (squares, sizes))
+            first = seen // LOCAL_ELEMENTS
+            leasts = [g.least[first : first + errors.numel()] for g in grains]
+            found = _worst(errors, own, leasts, signal * signal * LOCAL_ELEMENTS)
+            worst = [*map(max, worst, found)]
         if width:
             sums = [x.view(-1, width).sum(dim=0) for x in (squares, sizes)]
             columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
@@ -177,12 +184,25 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         return LeafError(error=0.0 if size == 0.0 else math.inf)
     if columns:
         errors, own = (x / (seen // width) for x in columns)
-        least = None if grain is None else grain.columns
-        locals_ = _worst(errors, own, least, signal, 1)
-        worst, worst_half = map(max, (worst, worst_half), locals_)
+        leasts = [g.columns for g in grains if g.columns is not None]
+        worst = [*map(max, worst, _worst(errors, own, leasts, signal * signal))]
     return LeafError(
-        error=size / signal, spike=largest / signal, local=worst, local_half=worst_half
+        error=size / signal, spike=largest / signal, local=worst[0], local_half=worst[-1]
     )
+
+
+def in_half(grain: Grain, signal: float) -> Grain:
+    """The grain as tier half has it: what float16 makes zero of may be zero.
+
+    Args:
+        grain: of an output.
+        signal: of that output; where no answer in float16 earns half, nothing is let go.
+    """
+    if signal < FLOAT16_SIGNAL:
+        return grain
+    floor = min(HALF_FLOOR, signal) ** 2
+    columns = None if grain.columns is None else grain.columns.clamp(min=floor)
+    return Grain(least=grain.least.clamp(min=floor * LOCAL_ELEMENTS), columns=columns)
 
 
 def _width(values: Tensor, *beside: Tensor) -> int:
@@ -199,64 +219,17 @@ def _width(values: Tensor, *beside: Tensor) -> int:
     return width if fits and rows >= ROWS else 0
 
 
-def _worst_stretch(
-    squares: Tensor, sizes: Tensor, signal: float, grain: Grain | None, start: int
-) -> tuple[float, float]:
-    """The largest RMS error of stretches, each over the signal, its grain or its own RMS.
-
-    And the same as tier half has it.
-
-    What is left over at the end counts as a stretch of full length.
+def _worst(errors: Tensor, own: Tensor, leasts: Sequence[Tensor], most: float) -> list[float]:
+    """The largest root of an error over its own size, or over what it is at least held against.
 
     Args:
-        squares: of the errors of a piece.
-        sizes: squares of its truths.
-        signal: of the whole output.
-        grain: of the whole output.
-        start: index of the piece's first element.
-    """
-    errors, own = (_stretches(x) for x in (squares, sizes))
-    first = start // LOCAL_ELEMENTS
-    least = None if grain is None else grain.least[first : first + errors.numel()]
-    return _worst(errors, own, least, signal, LOCAL_ELEMENTS)
-
-
-def _worst(
-    errors: Tensor, own: Tensor, least: Tensor | None, signal: float, count: int
-) -> tuple[float, float]:
-    """The largest root of an error over its own size or what it is at least measured against.
-
-    And the same as tier half has it.
-
-    Args:
-        errors: sums of squares over `count` elements.
+        errors: sums of squares over so many elements, such as a stretch.
         own: of the truth.
-        least: what they are at least measured against; None: the signal.
-        signal: of the whole output.
-        count: elements of a sum.
+        leasts: what they are at least held against, one answer for each.
+        most: the same where there is none of these: the signal's.
     """
-    if least is None:
-        worst = float((errors / own.clamp(min=signal * signal * count)).max().sqrt())
-        return worst, worst
-    there = least.to(errors.device)
-    floors = there, _in_half(there, signal, count)
-    worst, half = (float((errors / own.maximum(floor)).max().sqrt()) for floor in floors)
-    return worst, half
-
-
-def _in_half(least: Tensor, signal: float, count: int) -> Tensor:
-    """What sums of squares over `count` elements are at least measured against at tier half."""
-    return least.clamp(min=min(HALF_FLOOR, signal) ** 2 * count)
-
-
-def in_half(scale: LeafScale) -> LeafScale:
-    """The scale as tier half has it: `local` of `compare` is `local_half` of the other's."""
-    grain = scale.grain
-    if grain is None:
-        return scale
-    least = _in_half(grain.least, scale.signal, LOCAL_ELEMENTS)
-    columns = None if grain.columns is None else _in_half(grain.columns, scale.signal, 1)
-    return replace(scale, grain=Grain(least=least, columns=columns))
+    floors = [least.to(errors.device) for least in leasts] or [errors.new_tensor(most)]
+    return [float((errors / own.maximum(floor)).max().sqrt()) for floor in floors]
 
 
 def grain_of(

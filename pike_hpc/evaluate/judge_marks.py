@@ -37,9 +37,6 @@ from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 AS_GOOD = 3.0
 """k of the tiers' limits: within this factor two errors are of the same precision."""
 
-FLOAT16_SIGNAL = 2.0**-24 / (math.sqrt(12) * CAP)
-"""Where the signal is less, what float16 rounds by is over the cap: no answer in it earns half."""
-
 ROUNDED = 0.25
 """Nobody is taken to have been off by more of the signal for the coarseness of half alone."""
 
@@ -157,10 +154,7 @@ class Marker:
             usual.append(USUAL_K * limit + 2 * error)
             local.append(2 * (self._local_limit(i, tier) + LOCAL_K * error))
         return Tolerance(
-            scales=tuple(
-                in_half(scale) if _may_be_zero(tier, scale) else scale
-                for scale in self._exam.scales
-            ),
+            scales=tuple(_as_seen_at(tier, scale) for scale in self._exam.scales),
             limits=tuple(limits),
             local=tuple(local),
             usual=tuple(usual),
@@ -174,7 +168,7 @@ class Marker:
         """
         for i, leaf in zip(self._floats, errors, strict=False):  # none where none was drawn
             limit, local = self._exam.scales[i].limits.get(tier, CAP), self._local_limit(i, tier)
-            fine = (f.error <= 2 * limit and self._local(i, f, tier) <= 2 * local for f in leaf)
+            fine = (f.error <= 2 * limit and _local(f, tier) <= 2 * local for f in leaf)
             if not all(fine):
                 return False
         return True
@@ -268,7 +262,7 @@ class Marker:
             if look.spike > SPIKE:
                 return wrong(f"an element is off by more than {SPIKE:.0f} signals")
             allowed = self._local_limit(look.leaf, tier)
-            local = self._local(look.leaf, look, tier)
+            local = _local(look, tier)
             if local > allowed:
                 return wrong(
                     f"a part of its output is off by {local:.1e} of its own size or signal, "
@@ -277,11 +271,6 @@ class Marker:
             if look.follows < MIN_CORRELATION[tier]:
                 return wrong("its output does not follow its input")
         return None
-
-    def _local(self, leaf: int, seen: LeafError | Look, tier: Tier) -> float:
-        """What the worst stretch is off by, as the tier has it."""
-        zeros = _may_be_zero(tier, self._exam.scales[leaf])
-        return seen.local_half if zeros else seen.local
 
     def _local_limit(self, leaf: int, tier: Tier) -> float:
         """What a stretch may be off by: a multiple of the tier's limit, or as the reference is."""
@@ -326,9 +315,16 @@ class Marker:
         return LegacyVerdicts(pike=loose, kernelbench=strict)
 
 
-def _may_be_zero(tier: Tier, scale: LeafScale) -> bool:
-    """Whether what float16 makes zero of may be zero in such an output."""
-    return tier is Tier.HALF and scale.signal >= FLOAT16_SIGNAL
+def _local(seen: LeafError | Look, tier: Tier) -> float:
+    """What the worst stretch is off by, as the tier has it."""
+    return seen.local_half if tier is Tier.HALF else seen.local
+
+
+def _as_seen_at(tier: Tier, scale: LeafScale) -> LeafScale:
+    """The scale with the grain that the tier has."""
+    if tier is not Tier.HALF or scale.grain is None:
+        return scale
+    return replace(scale, grain=in_half(scale.grain, scale.signal))
 
 
 def wrong(message: str) -> Verdict:

@@ -168,13 +168,12 @@ def test_a_small_stretch_is_measured_by_its_own_signal(fading):
 def test_tier_half_lets_go_what_float16_makes_zero(fading):
     truths, references = (2.0**-8 * torch.stack(x) for x in fading)
     signal, grain = graded(truths, references)
-    scale = LeafScale(signal=signal, limits={}, grain=grain)
     answer = truths[0].half()
     assert (answer[:, -64:] == 0).any()
     found = compare(answer, truths[0], signal, grain)
     assert found.local > 0.3
     assert found.local_half < 0.1
-    assert compare(answer, truths[0], signal, in_half(scale).grain).local == found.local_half
+    assert compare(answer, truths[0], signal, in_half(grain, signal)).local == found.local_half
     answer[:, 128:192] = 0.0  # 1e-6 to 1e-9 of a signal: float16 holds the first half of it
     assert compare(answer, truths[0], signal, grain).local_half > 0.3
 
