@@ -1,8 +1,7 @@
 """Whether a task can tell right from wrong: signal, noise, and mutants that must fail.
 
 Run once per task and way of drawing weights, before anybody is judged on it; docs/evaluator.md
-has the rules. On the CPU the tiers tf32 and half end at their floors unless bfloat16 autocast is
-cheap here.
+has the rules. On a CPU tf32 ends at its floor, and half's own noise is known where a call is cheap.
 """
 
 from __future__ import annotations
@@ -211,7 +210,9 @@ class _Trial:
                 limits[leaf][tier] = half
 
     def _limits(self) -> list[dict[Tier, float]]:
-        half = self._signal.half_noise() if self._signal.cheap else {}
+        # A GPU is fast at bfloat16: what a task admits must not depend on a clock there.
+        tried = self._truth.device.type == "cuda" or self._signal.cheap
+        half = self._signal.half_noise() if tried else {}
         tf32 = self._signal.tf32_noise()
         self._known = {Tier.TF32: tf32, Tier.HALF: half}
         rounded = self._signal.rounded_noise()
@@ -230,12 +231,15 @@ class _Trial:
         return limits
 
     def _narrow(self, mutants: Sequence[Mutant], limits: Sequence[dict[Tier, float]]) -> None:
-        """Have half end without regard to rounding where a mutant passes.
+        """Have half end without regard to rounding in outputs where a mutant passes by that.
 
-        Answers in bfloat16 may be beyond it then; those in float16 are eight times as fine.
+        Answers in bfloat16 may be beyond it there; those in float16 are eight times as fine.
         """
-        if Tier.HALF in self._tiers() and any(self._passes(m, Tier.HALF, limits) for m in mutants):
-            for i in self._floats:
+        if Tier.HALF not in self._tiers():
+            return
+        passing = [m for m in mutants if self._passes(m, Tier.HALF, limits)]
+        for i in self._floats:
+            if any(m.off[i] > self._unrounded[i] for m in passing):
                 limits[i][Tier.HALF] = self._unrounded[i]
 
     def _mutants(self) -> tuple[list[Mutant], list[str]]:

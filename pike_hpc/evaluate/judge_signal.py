@@ -20,7 +20,8 @@ from pike_hpc.evaluate.layout import Slot
 ADMISSION_SEEDS = (201, 202)
 """Public: nothing is judged on these inputs, and the same task is admitted the same way twice."""
 CHEAP_CALL_S = 0.1
-"""A reference faster than this in float32 is also run in half precision on the CPU."""
+"""Of a reference faster than this more is asked: bfloat16 on a CPU, however slow a CPU is at it,
+and much larger inputs."""
 REPEATS = 1e-4, 1e-6
 """How nearly a reference must repeat itself, relatively and absolutely."""
 
@@ -42,10 +43,16 @@ def alike(answer: Leaves, other: Leaves) -> bool:
 
 
 def rounded(values: torch.Tensor) -> torch.Tensor:
-    """The nearest numbers of bfloat16, in the type they had; whole numbers as they are."""
+    """The nearest finite numbers of bfloat16, in the type they had; whole numbers as they are.
+
+    A mask of float32's lowest number becomes bfloat16's.
+    """
     if values.is_complex():
         return torch.view_as_complex(rounded(torch.view_as_real(values)))
-    return values.bfloat16().to(values.dtype) if values.is_floating_point() else values
+    if not values.is_floating_point():
+        return values
+    most = min(torch.finfo(t).max for t in (torch.bfloat16, values.dtype))
+    return values.clamp(-most, most).bfloat16().to(values.dtype)
 
 
 class Signal:
@@ -56,12 +63,11 @@ class Signal:
         self._truth = truth
         slots: tuple[Slot, ...] = truth.frame.output_slots
         self.floats = [i for i, slot in enumerate(slots) if is_float(slot)]
-        start = time.monotonic()
         self.native = [truth.natively(s) for s in ADMISSION_SEEDS]
         """As it ships, per input."""
+        self.call_s = math.inf
+        """What a call takes that is not the first, on inputs that are drawn already."""
         self._demand_repeatable()
-        self.cheap = (time.monotonic() - start) / 3 < CHEAP_CALL_S
-        """Whether another precision can be tried, however slow the device is at it."""
         native = truth.precision != FLOAT64
         self._hold(self.native if native else [truth.answers(s) for s in ADMISSION_SEEDS])
         self.noise = [
@@ -76,6 +82,11 @@ class Signal:
             # The noise stays what it was: it says why, and that the limit is the cap.
             truth.hold_natively()
             self._hold(self.native)
+
+    @property
+    def cheap(self) -> bool:
+        """Whether a few more calls of the reference are affordable, also slow ones."""
+        return self.call_s < CHEAP_CALL_S
 
     def error(self, answer: Leaves, truth: Leaves, leaf: int) -> float:
         """E of one output of an answer."""
@@ -122,10 +133,7 @@ class Signal:
         return self._measured(answer)
 
     def _measured(self, answer: Leaves) -> dict[int, float]:
-        """E of an answer to the first input, by leaf; of none that overflows.
-
-        A mask of float32's lowest number is infinite in bfloat16: that tells no noise.
-        """
+        """E of an answer to the first input, by leaf; of none that overflows: no noise is that."""
         errors = {i: self.error(answer, self.wide[0], i) for i in self.floats}
         return {i: error for i, error in errors.items() if math.isfinite(error)}
 
@@ -143,9 +151,12 @@ class Signal:
         raise Refusal("the reference gives two answers to one input")
 
     def _repeats(self) -> bool:
+        start = time.monotonic()
         again = self._truth.natively(ADMISSION_SEEDS[0])
         pairs = zip(self.native[0], again, strict=True)
-        return all(a.allclose(b, *REPEATS) for a, b in pairs)
+        same = all(a.allclose(b, *REPEATS) for a, b in pairs)
+        self.call_s = time.monotonic() - start  # the comparison has waited for the device
+        return same
 
     def _hold(self, answers: Sequence[Leaves]) -> None:
         """Take these answers for true. Raises Refusal."""
