@@ -31,6 +31,7 @@ from pike_hpc.evaluate.judge_admission import UNMEASURABLE
 from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance, stretches_with
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_frame import is_float
+from pike_hpc.evaluate.judge_near_ties import NearTies
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
@@ -90,6 +91,7 @@ class Marker:
         self._slots = truth.frame.output_slots
         self._floats = [i for i, slot in enumerate(self._slots) if is_float(slot)]
         self._scales = [exam.scales[i] for i in self._floats]
+        self._ties = NearTies(truth, exam)
 
     def mark(self, answers: Answers) -> Mark:
         """The tier earned, or the refusal."""
@@ -285,17 +287,21 @@ class Marker:
     def _whole_numbers_differ(self, answers: Answers) -> str:
         """How many elements of an integer or boolean leaf do; empty where near ties explain it.
 
-        Right is what the float64 answer or the float32 reference's has. Near ties of two inputs
-        hardly ever share a stretch, and none is likely in the last one: what was left out does,
-        and a tail that was forgotten is there.
+        Right is what the float64 answer or the float32 reference's has, and of a few numbers what
+        nearby inputs make of them. Of many, a small part may differ unexplained: near ties of two
+        inputs hardly ever share a stretch, and none is likely in the last one: what was left out
+        does, and a tail that was forgotten is there.
         """
         for i in set(range(len(self._slots))) - set(self._floats):
             hits: torch.Tensor | None = None
+            most = TIES * self._exam.scales[i].moves
             triples = zip(answers, self._exam.truths, self._exam.references, strict=True)
-            for answer, truth, reference in triples:
+            for call, (answer, truth, reference) in enumerate(triples):
                 a = answer[i]
                 differ = (a != truth[i].to(a.device)) & (a != reference[i].to(a.device))
-                if not are_ties(differ, TIES * self._exam.scales[i].moves):
+                if not are_ties(differ, most):
+                    differ = self._ties.decided(call, i, a, differ)
+                if not are_ties(differ, most):
                     return f"{int(differ.sum())} of {differ.numel()}"
                 hit = stretches_with(differ).int()
                 hits = hit if hits is None else hits + hit

@@ -126,26 +126,36 @@ def test_few_whole_numbers_may_differ_and_a_float_beside_them_counts():
     assert not judge.holds(answers, references)
 
 
-@pytest.mark.parametrize(("moving", "holds"), [(40, True), (20, False)])
-def test_one_near_tie_of_many_moving_numbers_is_none(moving, holds):
-    slots = lay_out([("i", "bool", (1000,))])
-    answers, mine = rows(slots, 1)
-    references, _ = rows(slots, 1)
-    scale = LeafScale(signal=1.0, limits={}, moves=moving / 1000)
+@pytest.mark.parametrize(("moving", "most"), [(0, 0), (1, 2), (63, 2), (64, 4), (4999, 4)])
+def test_near_ties_of_the_numbers_that_move_are_none(moving, most):
+    slots = lay_out([("i", "bool", (5000,))])
+    scale = LeafScale(signal=1.0, limits={}, moves=moving / 5000)
     judge = agreement(slots, scale)
-    mine[0][0][17] = mine[0][0][18] = True
-    assert judge.holds(answers, references) is holds
-    mine[0][0][500] = True
-    assert not judge.holds(answers, references)
+    for differ, holds in ((most, True), (most + 1, False)):
+        answers, mine = rows(slots, 1)
+        mine[0][0][: 400 * differ : 400] = True
+        assert judge.holds(answers, rows(slots, 1)[0]) is holds
 
 
 def test_that_holds_for_any_number_of_them():
-    for count in range(32, 1000):
+    for count in range(1, 3000):
         answer, reference = torch.zeros(2, count, dtype=torch.long)
-        answer[count // 2 : count // 2 + 2] = 1
-        assert off_by(answer, reference, PLAIN, 1.0) == 0.0, count
-        answer[0] = 1
-        assert off_by(answer, reference, PLAIN, 1.0) == math.inf, count
+        answer[: 70 * 4 : 70] = 1
+        differ = int(answer.sum())
+        most = max(4 if count >= 64 else 2, count // 1000)
+        assert off_by(answer, reference, PLAIN, 1.0) == (0.0 if differ <= most else math.inf), count
+
+
+@pytest.mark.parametrize(("every", "holds"), [(600, True), (300, False)])
+def test_where_few_numbers_move_few_calls_have_near_ties(every, holds):
+    slots = lay_out([("i", "int64", (640,))])
+    judge = agreement(slots, LeafScale(signal=1.0, limits={}, moves=0.05))
+    held = []
+    for call in range(3000):
+        answers, mine = rows(slots, 1)
+        mine[0][0][64 * (call // every) % 640] = 7 * (call % every == 0)
+        held.append(judge.holds(answers, rows(slots, 1)[0]))
+    assert all(held) is holds
 
 
 @pytest.mark.parametrize("moving", [1.0, 0.04])

@@ -16,6 +16,7 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
 )
 from pike_hpc.evaluate.judge_exam import Exam  # noqa: E402
 from pike_hpc.evaluate.judge_marks import Marker  # noqa: E402
+from pike_hpc.evaluate.judge_memory import views  # noqa: E402
 from pike_hpc.evaluate.layout import Slot  # noqa: E402
 from pike_hpc.records import EvalStatus, Tier  # noqa: E402
 
@@ -40,9 +41,10 @@ def mark(truths, answers, scale, **known):
     return marker_of(truths, scale, **known).mark([[a] for a in answers])
 
 
-def marker_of(truths, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier)):
+def marker_of(truths, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier), inputs=(), make=None):
+    """A marker; where `make` makes truths of inputs, it can be asked about others."""
     exam = Exam(
-        inputs=(),
+        inputs=tuple(bytes_of(x) for x in inputs),
         truths=tuple([t] for t in truths),
         references=tuple([t] for t in truths),
         scales=(scale,),
@@ -56,8 +58,16 @@ def marker_of(truths, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier)):
     shape = tuple(truths[0].shape)
     dtype = str(truths[0].dtype).removeprefix("torch.")
     slot = Slot(name="y", dtype=dtype, shape=shape, offset=0, count=truths[0].numel())
+    taken = [
+        Slot(name="x", dtype="float32", shape=tuple(x.shape), offset=0, count=x.numel())
+        for x in inputs[:1]
+    ]
     truth = SimpleNamespace(
-        frame=SimpleNamespace(output_slots=(slot,)), precision="float64", legacy=False
+        frame=SimpleNamespace(input_slots=tuple(taken), output_slots=(slot,)),
+        precision="float64",
+        legacy=False,
+        large=False,
+        answers_to=lambda packed: [make(views(taken, packed)[0].double())],
     )
     return Marker(truth, exam, asked)
 
@@ -150,16 +160,22 @@ def test_but_not_what_it_holds_nor_in_outputs_that_it_is_too_coarse_for(size, la
     assert "a part of its output" in mark(truths, without_last(truths), scale).refusal.message
 
 
-def whole(truths, answer):
-    """What is said of whole numbers, `answer` made of each truth."""
-    scale = LeafScale(signal=1.0, limits={}, moves=moving(truths))
-    found = mark(truths, [answer(t.clone()) for t in truths], scale)
-    return found.refusal and found.refusal.message
+def bytes_of(x):
+    return x.reshape(-1).view(torch.uint8)
 
 
-def drawn(make, *shape):
+def drawn(*shape):
     generator = torch.Generator().manual_seed(2)
-    return [make(torch.randn(*shape, generator=generator)) for _ in range(3)]
+    return [torch.randn(*shape, generator=generator) for _ in range(3)]
+
+
+def whole(make, inputs, answer):
+    """What is said of whole numbers that `make` makes of inputs, with `answer` made of them."""
+    truths = [make(x) for x in inputs]
+    scale = LeafScale(signal=1.0, limits={}, moves=moving(truths))
+    answers = [answer(t.clone()) for t in truths]
+    found = mark(truths, answers, scale, inputs=inputs, make=make)
+    return found.refusal and found.refusal.message
 
 
 def with_zeros(at):
@@ -177,8 +193,53 @@ def test_near_ties_of_whole_numbers_may_fall_the_other_way():
         t[next(places)] += 1
         return t
 
-    codes = drawn(lambda x: (8 * x).round().int(), 1024, 1024)
-    assert whole(codes, one_off) is None
+    assert whole(lambda x: (8 * x).round().int(), drawn(1024, 1024), one_off) is None
+
+
+def largest(x):
+    return x.topk(4, -1).indices
+
+
+def near_ties(off):
+    """Inputs one of which has two scores that are nearly alike, which `largest` takes."""
+    inputs = drawn(40, 64)
+    row = inputs[1][17]
+    row[3], row[50] = 5.0, 5.0 * (1 + off)
+    return inputs
+
+
+def swapped(rows):
+    """An answer in which the first two of a row are the other way round, for each call its row."""
+    rows = iter(rows)
+
+    def answer(t):
+        row = next(rows)
+        if row is not None:
+            t[row, :2] = t[row, :2].flip(0)
+        return t
+
+    return answer
+
+
+def test_of_few_numbers_too_where_a_nearby_input_has_them_so():
+    answer = lambda: swapped([None, 17, None])  # noqa: E731
+    assert whole(largest, near_ties(1e-7), answer()) is None
+    assert whole(largest, near_ties(-1e-7), answer()) is None
+    assert "differs" in whole(largest, near_ties(1e-3), answer())
+
+
+def test_but_no_others_beside_them():
+    for rows in ([17, 17, None], [None, 18, None], [None, None, 17]):
+        assert "differs" in whole(largest, near_ties(1e-7), swapped(rows)), rows
+
+
+def test_nor_where_most_numbers_are_others_nearby():
+    def one_less(t):
+        t[5] -= 1
+        return t
+
+    counts = [x.round() for x in drawn(400)]
+    assert "differs" in whole(lambda x: x.floor().long(), counts, one_less)
 
 
 WHOLE = {
@@ -212,4 +273,4 @@ WHOLE = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_and_nothing_else_of_them(name):
     make, shape, answer = WHOLE[name]
-    assert "integer output differs" in whole(drawn(make, *shape), answer)
+    assert "integer output differs" in whole(make, drawn(*shape), answer)
