@@ -35,10 +35,11 @@ times its share of the reference's own noise: float32 says what any arithmetic w
 TINY = 1e-33
 """Nothing is measured against less: of that, float32 may flush to zero what a tier lets be off."""
 HALF_FLOOR = 2.0**-24 / (LOCAL_K * FLOORS[Tier.HALF])
-"""At tier half nothing is measured against less, if the signal of the whole is more: float16 has
-no numbers nearer to zero than 2^-24, and softmax may end far below."""
+"""At tier half nothing is measured against less, where the signal is FLOAT16_SIGNAL or more:
+float16 has no numbers nearer to zero than 2^-24, and softmax may end far below."""
 FLOAT16_SIGNAL = 2.0**-24 / (math.sqrt(12) * CAP)
-"""Where the signal is less, what float16 rounds by is over the cap: no answer in it earns half."""
+"""Where the signal is less, float16 alone is off by more than CAP (in steps of 2^-24 the error is
+uniform): no answer in it earns half."""
 ROWS = 16
 """From so many rows on, each index of the last dimension is looked at like a stretch: a channel
 that is off hides among 64 neighbours."""
@@ -157,6 +158,7 @@ def limit(tier: Tier, reference_error: float, elements: int) -> float:
 def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = None) -> LeafError:
     """Error of a floating answer. A signal of 0 asks for equality."""
     grains = [] if grain is None else [grain, in_half(grain, signal)]
+    whole = signal * signal
     total = largest = 0.0
     worst = [0.0] * max(1, len(grains))
     seen, width = 0, _width(truth, answer)
@@ -170,9 +172,9 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         if signal > 0.0:
             errors, own = (_stretches(x) for x in (squares, sizes))
             first = seen // LOCAL_ELEMENTS
-            leasts = [g.least[first : first + errors.numel()] for g in grains]
-            found = _worst(errors, own, leasts, signal * signal * LOCAL_ELEMENTS)
-            worst = [*map(max, worst, found)]
+            part = [g.least[first : first + errors.numel()] for g in grains]
+            found = _worst(errors, own, part or [whole * LOCAL_ELEMENTS])
+            worst = [max(pair) for pair in zip(worst, found, strict=True)]
         if width:
             sums = [x.view(-1, width).sum(dim=0) for x in (squares, sizes)]
             columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
@@ -184,8 +186,9 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         return LeafError(error=0.0 if size == 0.0 else math.inf)
     if columns:
         errors, own = (x / (seen // width) for x in columns)
-        leasts = [g.columns for g in grains if g.columns is not None]
-        worst = [*map(max, worst, _worst(errors, own, leasts, signal * signal))]
+        by_column = [whole if g.columns is None else g.columns for g in grains]
+        found = _worst(errors, own, by_column or [whole])
+        worst = [max(pair) for pair in zip(worst, found, strict=True)]
     return LeafError(
         error=size / signal, spike=largest / signal, local=worst[0], local_half=worst[-1]
     )
@@ -200,7 +203,7 @@ def in_half(grain: Grain, signal: float) -> Grain:
     """
     if signal < FLOAT16_SIGNAL:
         return grain
-    floor = min(HALF_FLOOR, signal) ** 2
+    floor = HALF_FLOOR**2
     columns = None if grain.columns is None else grain.columns.clamp(min=floor)
     return Grain(least=grain.least.clamp(min=floor * LOCAL_ELEMENTS), columns=columns)
 
@@ -219,17 +222,18 @@ def _width(values: Tensor, *beside: Tensor) -> int:
     return width if fits and rows >= ROWS else 0
 
 
-def _worst(errors: Tensor, own: Tensor, leasts: Sequence[Tensor], most: float) -> list[float]:
+def _worst(errors: Tensor, own: Tensor, leasts: Sequence[Tensor | float]) -> list[float]:
     """The largest root of an error over its own size, or over what it is at least held against.
 
     Args:
         errors: sums of squares over so many elements, such as a stretch.
         own: of the truth.
-        leasts: what they are at least held against, one answer for each.
-        most: the same where there is none of these: the signal's.
+        leasts: what all, or each, are at least held against; one answer for each.
     """
-    floors = [least.to(errors.device) for least in leasts] or [errors.new_tensor(most)]
-    return [float((errors / own.maximum(floor)).max().sqrt()) for floor in floors]
+    floors = [
+        own.clamp(min=x) if isinstance(x, float) else own.maximum(x.to(own.device)) for x in leasts
+    ]
+    return [float((errors / floor).max().sqrt()) for floor in floors]
 
 
 def grain_of(

@@ -1,7 +1,8 @@
 """Whether a task can tell right from wrong: signal, noise, and mutants that must fail.
 
 Run once per task and way of drawing weights, before anybody is judged on it; docs/evaluator.md
-has the rules. On a CPU tf32 ends at its floor, and half's own noise is known where a call is cheap.
+has the rules. On a CPU tf32 ends at its floor, and half's own noise is measured only where a call
+takes less than CHEAP_CALL_S.
 """
 
 from __future__ import annotations

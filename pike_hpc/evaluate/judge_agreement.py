@@ -36,9 +36,9 @@ SPAN = 1e15
 """Differences beyond have squares that float32 does not hold."""
 
 A_TIE, TWO_TIES, MANY = 2, 4, 64
-"""How many whole numbers may differ in a call, twice as many where MANY move with the input: in
-thousands of calls of an honest program there is a near tie, which swaps two of what `topk` gives,
-and hardly ever are there two in a call of fewer."""
+"""How many whole numbers may differ in a call beside UNEQUAL of those that move with the input:
+A_TIE, or TWO_TIES where MANY or more move. `topk` swaps two of them in a near tie, of which an
+honest program meets one in thousands of calls, and hardly ever two in one call of fewer."""
 
 SAME_PLACE, SAME_PART, FEW_PART = 2, 0.02, 0.002
 """No stretch of whole numbers differs in more than so many calls and such a part of all of them:
@@ -73,7 +73,8 @@ class Agreement:
         self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in leaves]
         self._calls = self._coarse = self._seen = 0
         self._hits: dict[int, torch.Tensor] = {}
-        """By whole-number output, in how many calls each stretch differed; of few numbers, any."""
+        """By whole-number output: in how many calls each stretch differed, or any number where
+        fewer than MANY move."""
 
     def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether all answers of a window agree: (calls, bytes) uint8 each."""
@@ -135,7 +136,7 @@ def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, loca
     if not answer.is_floating_point() and not answer.is_complex():
         moving = _moving(scale, answer.numel())
         ties = (TWO_TIES if moving >= MANY else A_TIE) if moving else 0
-        most = max(math.floor(UNEQUAL * moving + ROUNDING), ties)
+        most = ties + math.floor(UNEQUAL * moving + ROUNDING)
         # Half of one more: what part of them that is need not be a number that floats hold.
         part = (most + 0.5) / max(1, answer.numel())
         return 0.0 if are_ties(answer != reference, part) else math.inf

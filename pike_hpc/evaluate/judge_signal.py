@@ -43,16 +43,17 @@ def alike(answer: Leaves, other: Leaves) -> bool:
 
 
 def rounded(values: torch.Tensor) -> torch.Tensor:
-    """The nearest finite numbers of bfloat16, in the type they had; whole numbers as they are.
+    """The nearest numbers of bfloat16, in the type they had, none of them infinite.
 
-    A mask of float32's lowest number becomes bfloat16's.
+    So a mask of float32's lowest number becomes bfloat16's. Whole numbers stay as they are.
     """
     if values.is_complex():
         return torch.view_as_complex(rounded(torch.view_as_real(values)))
     if not values.is_floating_point():
         return values
-    most = min(torch.finfo(t).max for t in (torch.bfloat16, values.dtype))
-    return values.clamp(-most, most).bfloat16().to(values.dtype)
+    ends, own = torch.finfo(torch.bfloat16), torch.finfo(values.dtype)
+    coarse = values.bfloat16().clamp(ends.min, ends.max).to(values.dtype)
+    return coarse.clamp(own.min, own.max)
 
 
 class Signal:
@@ -138,24 +139,23 @@ class Signal:
         return {i: error for i, error in errors.items() if math.isfinite(error)}
 
     def _demand_repeatable(self) -> None:
-        truth = self._truth
-        if not all(bool(t.isfinite().all()) for call in self.native for t in call):
-            raise Refusal("the reference gives values that are not finite")
         if self._repeats():
             return
         # Whatever the call in between left behind may be the reason: put it back.
-        if truth.reset_between_calls():
-            self.native = [truth.natively(s) for s in ADMISSION_SEEDS]
+        if self._truth.reset_between_calls():
+            self.native = [self._truth.natively(s) for s in ADMISSION_SEEDS]
             if self._repeats():
                 return
         raise Refusal("the reference gives two answers to one input")
 
     def _repeats(self) -> bool:
-        start = time.monotonic()
+        if not all(bool(t.isfinite().all()) for call in self.native for t in call):
+            raise Refusal("the reference gives values that are not finite")
+        start = time.monotonic()  # what was queued on a device has ended
         again = self._truth.natively(ADMISSION_SEEDS[0])
         pairs = zip(self.native[0], again, strict=True)
         same = all(a.allclose(b, *REPEATS) for a, b in pairs)
-        self.call_s = time.monotonic() - start  # the comparison has waited for the device
+        self.call_s = time.monotonic() - start
         return same
 
     def _hold(self, answers: Sequence[Leaves]) -> None:

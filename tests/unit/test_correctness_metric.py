@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
     CAP,
+    Grain,
     LeafScale,
     allclose,
     are_ties,
@@ -174,6 +175,9 @@ def test_tier_half_lets_go_what_float16_makes_zero(fading):
     assert found.local > 0.3
     assert found.local_half < 0.1
     assert compare(answer, truths[0], signal, in_half(grain, signal)).local == found.local_half
+    bare = Grain(least=grain.least, columns=None)
+    by_stretch = compare(answer, truths[0], signal, in_half(bare, signal)).local
+    assert compare(answer, truths[0], signal, bare).local_half == by_stretch
     answer[:, 128:192] = 0.0  # 1e-6 to 1e-9 of a signal: float16 holds the first half of it
     assert compare(answer, truths[0], signal, grain).local_half > 0.3
 

@@ -41,7 +41,18 @@ def mark(truths, answers, scale, **known):
     return marker_of(truths, scale, **known).mark([[a] for a in answers])
 
 
-def marker_of(truths, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier), inputs=(), make=None):
+def marker_of(
+    truths,
+    scale,
+    *,
+    shipped=0.0,
+    half=0.0,
+    asked=tuple(Tier),
+    inputs=(),
+    make=None,
+    large=False,
+    cost_s=0.0,
+):
     """A marker; where `make` makes truths of inputs, it can be asked about others."""
     exam = Exam(
         inputs=tuple(bytes_of(x) for x in inputs),
@@ -53,23 +64,26 @@ def marker_of(truths, scale, *, shipped=0.0, half=0.0, asked=tuple(Tier), inputs
         wide=None,
         half_noise=half,
         aliased=False,
-        cost_s=0.0,
+        cost_s=cost_s,
     )
     shape = tuple(truths[0].shape)
-    dtype = str(truths[0].dtype).removeprefix("torch.")
-    slot = Slot(name="y", dtype=dtype, shape=shape, offset=0, count=truths[0].numel())
+    slot = Slot(name="y", dtype=dtype_of(truths[0]), shape=shape, offset=0, count=truths[0].numel())
     taken = [
-        Slot(name="x", dtype="float32", shape=tuple(x.shape), offset=0, count=x.numel())
+        Slot(name="x", dtype=dtype_of(x), shape=tuple(x.shape), offset=0, count=x.numel())
         for x in inputs[:1]
     ]
     truth = SimpleNamespace(
         frame=SimpleNamespace(input_slots=tuple(taken), output_slots=(slot,)),
         precision="float64",
         legacy=False,
-        large=False,
-        answers_to=lambda packed: [make(views(taken, packed)[0].double())],
+        large=large,
+        answers_to=lambda packed: [make(views(taken, packed)[0])],
     )
     return Marker(truth, exam, asked)
+
+
+def dtype_of(tensor):
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def told(off, **known):
@@ -169,12 +183,12 @@ def drawn(*shape):
     return [torch.randn(*shape, generator=generator) for _ in range(3)]
 
 
-def whole(make, inputs, answer):
+def whole(make, inputs, answer, **known):
     """What is said of whole numbers that `make` makes of inputs, with `answer` made of them."""
     truths = [make(x) for x in inputs]
     scale = LeafScale(signal=1.0, limits={}, moves=moving(truths))
     answers = [answer(t.clone()) for t in truths]
-    found = mark(truths, answers, scale, inputs=inputs, make=make)
+    found = mark(truths, answers, scale, inputs=inputs, make=make, **known)
     return found.refusal and found.refusal.message
 
 
@@ -200,37 +214,67 @@ def largest(x):
     return x.topk(4, -1).indices
 
 
-def near_ties(off):
-    """Inputs one of which has two scores that are nearly alike, which `largest` takes."""
-    inputs = drawn(40, 64)
-    row = inputs[1][17]
-    row[3], row[50] = 5.0, 5.0 * (1 + off)
+def near_ties(off, *shape, rows=(17,)):
+    """Inputs of which the second has rows whose two largest scores are nearly alike."""
+    inputs = drawn(*(shape or (40, 64)))
+    for row in rows:
+        inputs[1][row, 3], inputs[1][row, 50] = 5.0, 5.0 * (1 + off)
     return inputs
 
 
-def swapped(rows):
-    """An answer in which the first two of a row are the other way round, for each call its row."""
+def swapped(*rows):
+    """An answer in which the first two of some rows are the other way round, rows by call."""
     rows = iter(rows)
 
     def answer(t):
-        row = next(rows)
-        if row is not None:
-            t[row, :2] = t[row, :2].flip(0)
+        here = next(rows)
+        t[here, :2] = t[here, :2].flip(-1)
         return t
 
     return answer
 
 
-def test_of_few_numbers_too_where_a_nearby_input_has_them_so():
-    answer = lambda: swapped([None, 17, None])  # noqa: E731
-    assert whole(largest, near_ties(1e-7), answer()) is None
-    assert whole(largest, near_ties(-1e-7), answer()) is None
-    assert "differs" in whole(largest, near_ties(1e-3), answer())
+@pytest.mark.parametrize("off", [1e-7, -1e-7])
+def test_of_few_numbers_too_where_a_nearby_input_has_them_so(off):
+    assert whole(largest, near_ties(off), swapped([], [17], [])) is None
+    assert "differs" in whole(largest, near_ties(1e-3), swapped([], [17], []))
 
 
 def test_but_no_others_beside_them():
-    for rows in ([17, 17, None], [None, 18, None], [None, None, 17]):
-        assert "differs" in whole(largest, near_ties(1e-7), swapped(rows)), rows
+    for rows in ([[17], [17], []], [[], [18], []], [[], [], [17]]):
+        assert "differs" in whole(largest, near_ties(1e-7), swapped(*rows)), rows
+
+
+def test_nor_another_number_at_their_place():
+    def another(t):
+        if t[17, 0] in (3, 50):
+            t[17, 0] = 7
+        return t
+
+    assert "differs" in whole(largest, near_ties(1e-7), another)
+
+
+def test_up_to_eight_of_them():
+    rows = [3, 9, 17, 30, 39]
+    for most, said in ((4, None), (5, "10 of 160")):
+        found = whole(largest, near_ties(1e-7, rows=rows), swapped([], rows[:most], []))
+        assert said in found if said else found is None
+
+
+def test_of_many_numbers_also_at_one_place_or_in_the_last():
+    inputs = near_ties(1e-7, 6000, 64, rows=(17, 5999))
+    inputs[0][17] = inputs[1][17]
+    assert whole(largest, inputs, swapped([17], [17, 5999], [])) is None
+    assert "at one place" in whole(largest, inputs, swapped([18], [18], []))
+    assert "in the last" in whole(largest, inputs, swapped([5999], [], []))
+
+
+def test_where_scores_lie_close_together():
+    inputs = drawn(4, 2048)
+    inputs[1][3, 700] = inputs[1][3].max() + 1
+    inputs[1][3, 50] = inputs[1][3, 700] * (1 - 1e-7)
+    order = lambda x: x.argsort(-1, descending=True)  # noqa: E731
+    assert whole(order, inputs, swapped([], [3], [])) is None
 
 
 def test_nor_where_most_numbers_are_others_nearby():
@@ -240,6 +284,57 @@ def test_nor_where_most_numbers_are_others_nearby():
 
     counts = [x.round() for x in drawn(400)]
     assert "differs" in whole(lambda x: x.floor().long(), counts, one_less)
+
+
+def test_inputs_nearby_stay_within_a_range_that_ends_at_one():
+    def checked(x):
+        if not 0 <= x.min() <= x.max() <= 1:
+            raise ValueError("no probabilities")
+        return largest(x[:, 2:])
+
+    inputs = [(x / 6).clamp(0, 1).where(torch.arange(64) > 1, 1.0) for x in near_ties(1e-7)]
+    assert whole(checked, inputs, swapped([], [17], [])) is None
+
+
+def test_a_reference_that_takes_no_such_inputs_excuses_nothing():
+    inputs = near_ties(1e-7)
+    known = [x.clone() for x in inputs]
+
+    def simplex(x):
+        if not any(torch.equal(x, one) for one in known):
+            raise ValueError("no simplex")
+        return largest(x)
+
+    assert "differs" in whole(simplex, inputs, swapped([], [17], []))
+
+
+@pytest.mark.parametrize(("cost_s", "least", "most"), [(0.01, 16, 16), (9.0, 10, 10), (1e4, 8, 8)])
+def test_how_often_a_reference_is_asked(cost_s, least, most):
+    asked = []
+
+    def counted(x):
+        asked.append(x)
+        return largest(x)
+
+    assert "differs" in whole(counted, near_ties(1e-3), swapped([], [17], []), cost_s=cost_s)
+    assert least <= len(asked) - 3 <= most
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_it_is_not_asked_where_the_model_is_gone_or_nothing_can_be_moved(large):
+    inputs = near_ties(1e-7) if large else [(100 * x).long() for x in near_ties(1e-3)]
+    asked = []
+
+    def counted(x):
+        asked.append(x)
+        return x.argmax(-1)
+
+    def one_off(t):
+        t[3] += 1
+        return t
+
+    assert "differs" in whole(counted, inputs, one_off, large=large)
+    assert len(asked) == 3
 
 
 WHOLE = {
