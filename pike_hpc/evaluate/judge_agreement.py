@@ -35,16 +35,13 @@ ROUNDING = 1e-9
 SPAN = 1e15
 """Differences beyond have squares that float32 does not hold."""
 
-A_TIE, TWO_TIES, MANY = 2, 4, 64
-"""How many whole numbers may differ in a call beside UNEQUAL of those that move with the input:
-A_TIE, or TWO_TIES where MANY or more move. `topk` swaps two of them in a near tie, of which an
-honest program meets one in thousands of calls, and hardly ever two in one call of fewer."""
+A_TIE, ONE_TIE_FROM = 2, 32
+"""How many whole numbers may differ in a call where so many move with the input: in thousands of
+calls of an honest program there is a near tie, which swaps two of what `topk` gives."""
 
-SAME_PLACE, SAME_PART, FEW_PART = 2, 0.02, 0.002
+SAME_PLACE, SAME_PART = 2, 0.02
 """No stretch of whole numbers differs in more than so many calls and such a part of all of them:
-near ties are anywhere, a row that is left out once a program is timed is always there. Where fewer
-than MANY numbers move they are one stretch, and the part is the smaller one: a near tie among them
-is one call in ten thousand's."""
+near ties are anywhere, a row that is left out once a program is timed is always there."""
 
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
@@ -73,8 +70,7 @@ class Agreement:
         self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in leaves]
         self._calls = self._coarse = self._seen = 0
         self._hits: dict[int, torch.Tensor] = {}
-        """By whole-number output: in how many calls each stretch differed, or any number where
-        fewer than MANY move."""
+        """By whole-number output, in how many calls each stretch differed."""
 
     def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether all answers of a window agree: (calls, bytes) uint8 each."""
@@ -121,22 +117,20 @@ class Agreement:
         different = answer != reference
         if not bool(different.any()):
             return True
-        few = _moving(self._tolerance.scales[leaf], different.numel()) < MANY
-        hit = (different.any().reshape(1) if few else stretches_with(different)).int()
+        hit = stretches_with(different).int()
         hits = self._hits[leaf] = self._hits[leaf] + hit if leaf in self._hits else hit
-        return int(hits.max()) <= SAME_PLACE + (FEW_PART if few else SAME_PART) * self._seen
+        return int(hits.max()) <= SAME_PLACE + SAME_PART * self._seen
 
 
 def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, local: float) -> float:
     """What a timed answer is off from the reference's, in signals.
 
     Infinite where a stretch is off by more than `local`, or more whole numbers differ than
-    `UNEQUAL`, `A_TIE` and `TWO_TIES` allow; 0 where no more of them do.
+    `UNEQUAL` and `A_TIE` allow; 0 where no more of them do.
     """
     if not answer.is_floating_point() and not answer.is_complex():
-        moving = _moving(scale, answer.numel())
-        ties = (TWO_TIES if moving >= MANY else A_TIE) if moving else 0
-        most = ties + math.floor(UNEQUAL * moving + ROUNDING)
+        moving = round(scale.moves * answer.numel())
+        most = max(math.floor(UNEQUAL * moving + ROUNDING), A_TIE * (moving >= ONE_TIE_FROM))
         # Half of one more: what part of them that is need not be a number that floats hold.
         part = (most + 0.5) / max(1, answer.numel())
         return 0.0 if are_ties(answer != reference, part) else math.inf
@@ -189,11 +183,6 @@ def stretches_with(different: torch.Tensor) -> torch.Tensor:
     flat = different.reshape(-1)
     whole = torch.nn.functional.pad(flat, (0, -flat.numel() % LOCAL_ELEMENTS))
     return whole.view(whole.numel() // LOCAL_ELEMENTS, LOCAL_ELEMENTS).any(dim=1)
-
-
-def _moving(scale: LeafScale, count: int) -> int:
-    """How many of so many whole numbers change with the input."""
-    return round(scale.moves * count)
 
 
 def _squared(floors: torch.Tensor, local: float) -> torch.Tensor:

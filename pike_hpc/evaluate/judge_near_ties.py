@@ -15,9 +15,9 @@ from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.evaluate.layout import Slot
 
-NEARBY = 3e-6
-"""Inputs are made smaller by up to such a part of themselves, some ten times what float32 rounds
-by: more would change numbers that rounding leaves alone, and then none is taken for a near tie."""
+NEARBY = 1e-6
+"""Inputs are moved by such a part of themselves, some ten times what float32 rounds by: more would
+change numbers that rounding leaves alone, and then none is taken for a near tie."""
 MOVABLE = frozenset({"float32", "float64", "complex64", "complex128"})
 """Other numbers have no neighbours so near."""
 MOST = 8
@@ -72,13 +72,15 @@ class NearTies:
         return different
 
     def _nearby(self, call: int, draw: int) -> torch.Tensor:
-        """The bytes of an input that is a little smaller than this one."""
+        """The bytes of an input a little off this one, none of its numbers beyond the others."""
         generator = torch.Generator().manual_seed(draw)
         packed = self._exam.inputs[call].clone()
         slots = self._truth.frame.input_slots
         for slot, view in zip(slots, views(slots, packed), strict=True):
-            if slot.dtype in MOVABLE:
-                # Smaller, so that what may be 1 at most, or is an index, stays within its range.
-                part = torch.rand(view.shape, generator=generator, dtype=view.real.dtype)
-                view.mul_(1 - NEARBY * part)
+            if slot.dtype in MOVABLE and slot.count:
+                # So that what is 1 at most, or an index, stays within its range.
+                numbers = torch.view_as_real(view) if view.is_complex() else view
+                low, high = numbers.aminmax()
+                noise = torch.randn(numbers.shape, generator=generator, dtype=numbers.dtype)
+                numbers.mul_(1 + NEARBY * noise).clamp_(low, high)
         return packed

@@ -296,6 +296,24 @@ def test_inputs_nearby_stay_within_a_range_that_ends_at_one():
     assert whole(checked, inputs, swapped([], [17], [])) is None
 
 
+@pytest.mark.parametrize("beyond", [1, -1])
+def test_what_grows_with_its_inputs_is_moved_both_ways(beyond):
+    inputs = drawn(256, 1024)
+    row = inputs[1][9]
+    row.mul_(((1000 - beyond * 2e-5) / row.double().square().sum()).sqrt())
+
+    def floors(x):
+        return x.double().square().sum(-1).floor().long()
+
+    def one_off(t):
+        if t[9] in (999, 1000):
+            t[9] = 1000 if t[9] == 999 else 999
+        return t
+
+    assert floors(inputs[1])[9] == (999 if beyond > 0 else 1000)
+    assert whole(floors, inputs, one_off) is None
+
+
 def test_a_reference_that_takes_no_such_inputs_excuses_nothing():
     inputs = near_ties(1e-7)
     known = [x.clone() for x in inputs]
