@@ -160,7 +160,7 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
     grains = [] if grain is None else [grain, in_half(grain, signal)]
     whole = signal * signal
     total = largest = 0.0
-    worst = [0.0] * max(1, len(grains))
+    worst = [[0.0]]
     seen, width = 0, _width(truth, answer)
     columns: list[Tensor] = []
     for y, t in pieces(answer, truth, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
@@ -173,8 +173,7 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
             errors, own = (_stretches(x) for x in (squares, sizes))
             first = seen // LOCAL_ELEMENTS
             part = [g.least[first : first + errors.numel()] for g in grains]
-            found = _worst(errors, own, part or [whole * LOCAL_ELEMENTS])
-            worst = [max(pair) for pair in zip(worst, found, strict=True)]
+            worst.append(_worst(errors, own, part or [whole * LOCAL_ELEMENTS]))
         if width:
             sums = [x.view(-1, width).sum(dim=0) for x in (squares, sizes)]
             columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
@@ -187,10 +186,12 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
     if columns:
         errors, own = (x / (seen // width) for x in columns)
         by_column = [whole if g.columns is None else g.columns for g in grains]
-        found = _worst(errors, own, by_column or [whole])
-        worst = [max(pair) for pair in zip(worst, found, strict=True)]
+        worst.append(_worst(errors, own, by_column or [whole]))
     return LeafError(
-        error=size / signal, spike=largest / signal, local=worst[0], local_half=worst[-1]
+        error=size / signal,
+        spike=largest / signal,
+        local=max(found[0] for found in worst),
+        local_half=max(found[-1] for found in worst),
     )
 
 

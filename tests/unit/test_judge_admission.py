@@ -1,6 +1,7 @@
 """Admission of tiny tasks in this process: which wrong versions a task is held to."""
 
 import pytest
+from builders.qkv_task import SOURCE
 
 torch = pytest.importorskip("torch")
 
@@ -12,32 +13,6 @@ from pike_hpc.tasks.load import build  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-SOURCE = """
-import time
-
-import torch
-import torch.nn as nn
-
-SEEN = set()
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.qkv = nn.Linear(16, 48)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).chunk(3, -1)
-        {body}
-
-
-def get_inputs():
-    return [torch.randn(4, 8, 16)]
-
-
-def get_init_inputs():
-    return []
-"""
 ATTENDS = "return torch.softmax(q @ k.mT, -1) @ v"
 BLEND = "return x + 0.5 * k + 0.04 * (torch.softmax(q @ k.mT, -1) @ v)"
 OTHER_ROUNDING = (
