@@ -28,7 +28,7 @@ def test_hostile_programs_and_a_killed_judge_leave_nothing():
 
 
 def test_the_throughput_benchmark_counts_what_the_worker_judged():
-    words = ["--device", "cpu", "--kinds", "torch,broken", "--seconds", "15"]
+    words = ["--device", "cpu", "--kinds", "torch,broken", "--seconds", "45"]
     code, found, said = benchmark("throughput.py", *words)
     assert code == 0, said
     one = found["gpus"]["1"]
