@@ -7,11 +7,14 @@ rounds by change them.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from pike_hpc.evaluate.correctness import UNEQUAL
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_range import checks_strictly
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.evaluate.layout import Slot
 
@@ -35,12 +38,18 @@ class NearTies:
 
     def __init__(self, truth: Truth, exam: Exam) -> None:
         self._truth, self._exam = truth, exam
-        slots: tuple[Slot, ...] = truth.frame.input_slots
-        movable = any(slot.dtype in MOVABLE for slot in slots)
-        answer_s = exam.cost_s / max(1, len(exam.inputs))
-        draws = max(FEWEST, min(DRAWS, int(TIME_S / max(answer_s, 1e-6))))
+
+    @functools.cached_property
+    def _draws(self) -> int:
+        """How often an input is moved: never where none can be, or a nearby one may do harm."""
+        slots: tuple[Slot, ...] = self._truth.frame.input_slots
         # A large model has left the device by then.
-        self._draws = draws if movable and not truth.large else 0
+        if self._truth.large or not any(slot.dtype in MOVABLE for slot in slots):
+            return 0
+        if checks_strictly(self._truth, self._truth.range_seeds[0]):
+            return 0
+        answer_s = self._exam.cost_s / max(1, len(self._exam.inputs))
+        return max(FEWEST, min(DRAWS, int(TIME_S / max(answer_s, 1e-6))))
 
     def decided(
         self, call: int, leaf: int, answer: torch.Tensor, different: torch.Tensor

@@ -33,6 +33,9 @@ _CHECKED = (
 )
 """Parts of names of operations that end a GPU's process where a number is out of their range."""
 
+_STRICT = ("assert", "bernoulli", "multinomial", "loss", "cross_entropy")
+"""Those where the least step beyond may do so: not where a place is looked up."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WideRange:
@@ -122,6 +125,17 @@ def _may_be_scaled(truth: Truth, seed: int) -> bool:
     inputs = views(truth.frame.input_slots, truth.pack(seed))
     if not all(t.is_floating_point() and bool((t < 0).any() & (t > 0).any()) for t in inputs):
         return False
+    return not _runs(truth, seed, _CHECKED)
+
+
+def checks_strictly(truth: Truth, seed: int) -> bool:
+    """Whether inputs a little off those of `seed` may end this process, if it has a GPU."""
+    found = _runs(truth, seed, _STRICT)
+    truth.forget_inputs()
+    return found
+
+
+def _runs(truth: Truth, seed: int, parts: Sequence[str]) -> bool:
     with _Names() as run:
         truth.natively(seed)
-    return not any(part in name for name in run.seen for part in _CHECKED)
+    return any(part in name for name in run.seen for part in parts)

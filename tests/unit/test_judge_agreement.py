@@ -148,39 +148,83 @@ def test_that_holds_for_any_number_of_them():
         assert off_by(answer, reference, PLAIN, 1.0) == math.inf, count
 
 
+def held(slots, calls, *, scale=PLAIN, planned=True):
+    """Whether each of the calls holds, whose whole numbers differ at such (leaf, place)."""
+    judge = agreement(slots, scale)
+    if planned:
+        judge.take()
+    found = []
+    for places in calls:
+        answers, mine = rows(slots, 1)
+        for leaf, place in places:
+            mine[0][leaf].view(-1)[place] = 7
+        found.append(judge.holds(answers, rows(slots, 1)[0]))
+    return found
+
+
+def at(*places):
+    """One difference in each call, at such a place of the first output; none where it is None."""
+    return [[] if place is None else [(0, place)] for place in places]
+
+
+LONG, FLAGS = lay_out([("i", "int64", (2000,))]), lay_out([("i", "int64", (133,))])
+
+
 @pytest.mark.parametrize("moving", [1.0, 0.04])
 def test_near_ties_at_one_place_in_every_call_are_none(moving):
-    slots = lay_out([("i", "int64", (2000,))])
     scale = LeafScale(signal=1.0, limits={}, moves=moving)
-    for places, holds in (((1999,) * 9, False), (range(0, 1800, 200), True), ((5, 6), True)):
-        judge = agreement(slots, scale)
-        held = []
-        for place in places:
-            answers, mine = rows(slots, 1)
-            mine[0][0][place] = 7
-            held.append(judge.holds(answers, rows(slots, 1)[0]))
-        assert all(held) is holds
-        assert held[:2] == [True, True]
+    assert held(LONG, at(1999, 1999), scale=scale) == [True, False]
+    assert held(LONG, at(5, *[None] * 5, 6), scale=scale)[-1] is False, "neighbours are one place"
 
 
-def test_nor_are_those_that_take_turns_among_few_places():
-    slots = lay_out([("i", "int64", (133,))])
-    judge = agreement(slots)
-    held = []
-    for call in range(100):
-        answers, mine = rows(slots, 1)
-        mine[0][0][call % 133] = 7
-        held.append(judge.holds(answers, rows(slots, 1)[0]))
-    assert not all(held)
+def test_of_more_than_seven_calls_two_may_have_one_at_the_same_place_and_of_fifty_three():
+    assert all(held(FLAGS, at(9, *[None] * 8, 9)))
+    assert held(FLAGS, at(9, *[None] * 8, 9, *[None] * 20, 9))[-1] is False
+    assert all(held(FLAGS, at(9, *[None] * 8, 9, *[None] * 40, 9)))
+
+
+def test_where_near_ties_are_likely_two_of_the_first_may():
+    slots = lay_out([("i", "int64", (16, 2048))])
+    assert held(slots, at(70, 100)) == [True, True]
+    assert held(slots, at(70, 100, None, 90))[-1] is False
+
+
+def test_before_the_plan_stands_one_input_is_asked_again_and_again():
+    assert all(held(LONG, at(*[17] * 5), planned=False))
+    judge = agreement(FLAGS)
+    answers, mine = rows(FLAGS, 1)
+    mine[0][0][17] = 7
+    assert all(judge.holds(answers, rows(FLAGS, 1)[0]) for _ in range(20))
+    judge.take()
+    assert judge.holds(answers, rows(FLAGS, 1)[0]), "those do not count"
+    assert not judge.holds(answers, rows(FLAGS, 1)[0])
+
+
+def test_nor_are_those_that_take_turns_among_outputs():
+    slots = lay_out([(name, "int64", (32,)) for name in "abcde"])
+    assert all(held(slots, [[(0, 1)], [], [], [], []]))
+    assert held(slots, [[(leaf, 1)] for leaf in range(5)])[1] is False
+
+
+def test_nor_at_one_place_where_another_output_has_one_as_well():
+    slots = lay_out([("i", "int64", (9000,)), ("j", "int64", (9000,))])
+    assert all(held(slots, [[(0, 1)], [(0, 900), (1, 1)]]))
+    assert held(slots, [[(0, 1)], [(0, 1), (1, 1)]])[-1] is False
+
+
+def test_nor_those_that_take_turns_among_places():
+    assert not all(held(FLAGS, at(*[call % 133 for call in range(100)])))
+    assert held(LONG, at(*range(0, 1800, 200)))[-1] is False
+
+
+def test_many_numbers_have_near_ties_in_every_call():
+    """As 16 rows of 2,048 scores in order have."""
+    slots = lay_out([("i", "int64", (16, 2048))])
+    assert all(held(slots, at(*[(call * 977) % 32768 for call in range(300)])))
 
 
 def test_a_near_tie_in_a_call_of_fifty_is_one():
-    slots = lay_out([("i", "int64", (133,))])
-    judge = agreement(slots)
-    for call in range(1000):
-        answers, mine = rows(slots, 1)
-        mine[0][0][132] = 7 * (call % 50 == 0)
-        assert judge.holds(answers, rows(slots, 1)[0])
+    assert all(held(FLAGS, at(*[132 if call % 50 == 0 else None for call in range(1000)])))
 
 
 def test_legacy_lets_a_hundredth_of_an_output_miss_pike_s_rule():
