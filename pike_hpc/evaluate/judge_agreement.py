@@ -37,23 +37,18 @@ ROUNDING = 1e-9
 SPAN = 1e15
 """Differences beyond have squares that float32 does not hold."""
 
-A_TIE, ONE_TIE_FROM = 2, 32
-"""How many whole numbers may differ in a call where so many move with the input: in thousands of
-calls of an honest program there is a near tie, which swaps two of what `topk` gives."""
+NEAR_TIES = 8
+"""How many whole numbers may differ in a call where any move with the input, as in an exam: a near
+tie swaps two of what `topk` gives, and an order of 2,048 scores has two or three now and then."""
 
 SAME_PLACE, SAME_PART = 2, 0.02
 """No stretch of whole numbers differs in more than so many calls and such a part of all of them:
 near ties are anywhere, a row that is left out once a program is timed is always there."""
 
-FEW_CALLS = 7
-"""Of so many calls a stretch differs in one only, where less than one number in an output's moving
-ones is a near tie by TIES: two of six would be enough to move an estimate."""
-
 ANYWHERE = 0.1
-"""The part of all calls, and one more, in which whole numbers may differ at any place of any
-output, beside TIES for each that moves: where each call leaves out another few, the estimate moves,
-and where less than a quarter of the calls does, it stays. Summed in another order, 2 in 10^6
-numbers of an order of 64 scores change places, and 3 in 10^5 of an order of 2,048."""
+"""Beside SAME_PLACE, the part of all calls in which whole numbers may differ at any place, and TIES
+more for each that moves: what comes more often is a mistake. Nobody gains by any of these, since
+windows with such a call are not timed."""
 
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
@@ -78,37 +73,40 @@ class Agreement:
 
     def __init__(self, tolerance: Tolerance, slots: tuple[Slot, ...]) -> None:
         self._tolerance, self._slots = tolerance, slots
-        leaves = zip(tolerance.scales, tolerance.usual, tolerance.local, strict=True)
-        self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in leaves]
-        self._calls = self._coarse = 0
-        self._planned = False
-        self._seen = self._unequal = 0
-        """Calls since then, and those in which whole numbers differed."""
+        known = zip(tolerance.scales, tolerance.usual, tolerance.local, strict=True)
+        self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in known]
+        self._calls = self._coarse = self._seen = self._unequal = 0
         self._hits: dict[int, torch.Tensor] = {}
-        """By whole-number output, in how many of them each stretch differed."""
-        self._moving = [
-            0.0 if slot.dtype in FLOATS else scale.moves * slot.count
-            for slot, scale in zip(slots, tolerance.scales, strict=True)
-        ]
-        """Of each output, the whole numbers that change with the input."""
+        """By whole-number output, in how many calls each stretch differed."""
+        leaves = zip(slots, tolerance.scales, strict=True)
+        moving = sum(scale.moves * slot.count for slot, scale in leaves if slot.dtype not in FLOATS)
+        self._unequal_part = ANYWHERE + TIES * moving
 
     def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether all answers of a window agree: (calls, bytes) uint8 each."""
         self._calls += len(answers)
-        self._seen += len(answers) * self._planned
+        self._seen += len(answers)
         if torch.equal(answers, references):
             return True
         if answers.numel() <= AT_ONCE_BYTES and self._surely(answers, references):
             return True
         return all(self._good(a, r) for a, r in zip(answers, references, strict=True))
 
-    def take(self) -> tuple[int, int]:
-        """Calls since this was asked last, and those further off than most may be.
+    def same(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
+        """Whether all calls of a window have the reference's whole numbers; PIKE's rule asks not."""
+        return self._tolerance.pike or all(
+            torch.equal(_across(slot, answers), _across(slot, references))
+            for slot in self._slots
+            if slot.dtype not in FLOATS
+        )
 
-        Near ties are counted from the first time on. Calls before are the plan's: with one input
-        again and again, in which a near tie is one each time.
-        """
-        self._planned = True
+    def begin(self) -> None:
+        """Forget near ties seen so far: what came before was a rehearsal."""
+        self._seen = self._unequal = 0
+        self._hits.clear()
+
+    def take(self) -> tuple[int, int]:
+        """Calls since this was asked last, and those further off than most may be."""
         taken = self._calls, self._coarse
         self._calls = self._coarse = 0
         return taken
@@ -130,7 +128,7 @@ class Agreement:
             return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r in both)
         scales, local = self._tolerance.scales, self._tolerance.local
         errors = [off_by(*pair, *known) for pair, *known in zip(both, scales, local, strict=True)]
-        if self._planned and not self._are_rare(both):
+        if not self._are_rare(both):
             return False
         self._coarse += any(map(operator.gt, errors, self._tolerance.usual))
         return all(map(operator.le, errors, self._tolerance.limits))
@@ -141,29 +139,29 @@ class Agreement:
         Args:
             both: answer and reference of each output of one call.
         """
-        equal = scattered = True
+        equal, worst = True, 0
         for leaf, (answer, reference) in enumerate(both):
             if self._slots[leaf].dtype in FLOATS or torch.equal(answer, reference):
                 continue
             hit = stretches_with(answer != reference).int()
             hits = self._hits[leaf] = self._hits[leaf] + hit if leaf in self._hits else hit
-            once = self._seen <= FEW_CALLS and TIES * self._moving[leaf] < 1
-            most = 1 if once else SAME_PLACE + SAME_PART * self._seen
-            equal, scattered = False, scattered and int(hits.max()) <= most
+            equal, worst = False, max(worst, int(hits.max()))
         self._unequal += not equal
-        part = ANYWHERE + TIES * sum(self._moving)
-        return scattered and self._unequal <= 1 + part * self._seen
+        return (
+            worst <= SAME_PLACE + SAME_PART * self._seen
+            and self._unequal <= SAME_PLACE + self._unequal_part * self._seen
+        )
 
 
 def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, local: float) -> float:
     """What a timed answer is off from the reference's, in signals.
 
     Infinite where a stretch is off by more than `local`, or more whole numbers differ than
-    `UNEQUAL` and `A_TIE` allow; 0 where no more of them do.
+    `UNEQUAL` and `NEAR_TIES` allow; 0 where no more of them do.
     """
     if not answer.is_floating_point() and not answer.is_complex():
         moving = round(scale.moves * answer.numel())
-        most = max(math.floor(UNEQUAL * moving + ROUNDING), A_TIE * (moving >= ONE_TIE_FROM))
+        most = max(math.floor(UNEQUAL * moving + ROUNDING), NEAR_TIES * (moving > 0))
         # Half of one more: what part of them that is need not be a number that floats hold.
         part = (most + 0.5) / max(1, answer.numel())
         return 0.0 if are_ties(answer != reference, part) else math.inf

@@ -1,11 +1,12 @@
 """Request latency of a candidate against the reference, in blocks next to each other in time.
 
 Every call gets an input that nobody has seen, every output is kept and compared with what the
-reference's runner answered to the same input. Short calls share a window. Order within a block
-alternates. While the reference is timed the candidate is stopped: CPU time alone does not tell
-whether it works, because children that nobody waits for take theirs with them. Kernels that it
-queued before it was stopped are waited for; a block with some of them in it does not count, nor
-does one in which the candidate ran on.
+reference's runner answered to the same input. Short calls share a window; one in which whole
+numbers differ, if only by near ties, is left out on both sides. Order within a block alternates.
+While the reference is timed the candidate is stopped: CPU time alone does not tell whether it
+works, because children that nobody waits for take theirs with them. Kernels that it queued before
+it was stopped are waited for; a block with some of them in it does not count, nor does one in which
+the candidate ran on.
 """
 
 from __future__ import annotations
@@ -74,6 +75,14 @@ FORGIVEN = 2
 """Blocks of a verdict, discarded, in which the candidate may have run while it was stopped, or have
 been slow to stop. A loaded machine has them with honest programs as well: a verdict in some 450 on
 two cores (tests/integration/test_submit_run.py beside other work, 2026-11-23)."""
+
+TIMED = 1 / 4
+"""The part of a block's windows that must be timed, or it does not count. Windows in which whole
+numbers differ, as near ties make them (`judge_agreement`), are not timed on either side: nobody
+gains by what is left out there. Who spoils its slow windows gains what noise is among them, for a
+quarter 1.2 standard deviations."""
+UNTIMED = 3
+"""Blocks of a timing that may not count for that, and as many more as do."""
 
 
 class WrongAnswer(Exception):
@@ -187,6 +196,8 @@ class Stopwatch:
         self._company, self._accompanied = company, False
         self._restless = 0
         """Blocks in which the candidate did not stop, or not stay so."""
+        self._untimed = 0
+        """Blocks of which too few windows were timed, since the plan stands."""
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._checks = SpotChecks(checks)
         self._nulls: list[float] = []
@@ -286,6 +297,8 @@ class Stopwatch:
         if plan.warm:
             self._block(plan, False)
         self._agreement.take()
+        self._agreement.begin()
+        self._untimed = 0
         self._nulls.clear()
         self._tallies.clear()
         self._checks.begin()
@@ -320,6 +333,7 @@ class Stopwatch:
                 found += side.run(window)
                 if side is self._candidate:
                     self._check(window)
+                    self._agreement.begin()  # a near tie in this one input is one each time
             slowest = max(slowest, min(found))
         return slowest
 
@@ -345,16 +359,22 @@ class Stopwatch:
                     null = windows[:NULL_WINDOWS]
                     nulls = self._reference.run(null, Op.NULL, keep=False, warmth=warmth)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
-        self._check(windows)
+        timed = self._check(windows)
         tally = self._agreement.take()
         if self._restless > restless or not counts:
             return None  # nor does its constant: who slows that down seems faster
         self._nulls += nulls
+        if len(timed) < TIMED * plan.windows:
+            self._untimed += 1
+            if self._untimed > UNTIMED + len(self._tallies):
+                raise WrongAnswer
+            return None
         self._tallies.append(tally)
         for at in {secrets.randbelow(plan.windows * plan.calls) for _ in range(OFFERS)}:
             window, call = divmod(at, plan.calls)
             self._checks.offer(windows[window][call], self._candidate.answers[window][call])
-        return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
+        its, mine = ([times[side][i] for i in timed] for side in (False, True))
+        return Block(reference_ms=tuple(its), candidate_ms=tuple(mine))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -383,8 +403,10 @@ class Stopwatch:
         if self._restless > FORGIVEN:
             raise Busy(wrong[0])
 
-    def _check(self, windows: Sequence[Window]) -> None:
-        """Raises WrongAnswer."""
+    def _check(self, windows: Sequence[Window]) -> list[int]:
+        """Which of the windows are timed. Raises WrongAnswer."""
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
-        if not all(self._agreement.holds(mine, its) for _, mine, its in sides):
+        pairs = [(mine, its) for _, mine, its in sides]
+        if not all(self._agreement.holds(*pair) for pair in pairs):
             raise WrongAnswer
+        return [i for i, pair in enumerate(pairs) if self._agreement.same(*pair)]
