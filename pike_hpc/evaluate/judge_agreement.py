@@ -47,8 +47,8 @@ near ties are anywhere, a row that is left out once a program is timed is always
 
 ANYWHERE = 0.1
 """Beside SAME_PLACE, the part of all calls in which whole numbers may differ at any place, and TIES
-more for each that moves: what comes more often is a mistake. Nobody gains by any of these, since
-windows with such a call are not timed."""
+more for each that moves: what comes more often is a mistake. Nobody gains by it, since windows with
+such a call count as the others (`judge_timing`)."""
 
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
@@ -93,7 +93,7 @@ class Agreement:
         return all(self._good(a, r) for a, r in zip(answers, references, strict=True))
 
     def same(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
-        """Whether all calls of a window have the reference's whole numbers; PIKE's rule asks not."""
+        """Whether a window has the reference's whole numbers in each call; PIKE asks not."""
         return self._tolerance.pike or all(
             torch.equal(_across(slot, answers), _across(slot, references))
             for slot in self._slots

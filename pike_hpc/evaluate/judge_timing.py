@@ -1,12 +1,12 @@
 """Request latency of a candidate against the reference, in blocks next to each other in time.
 
 Every call gets an input that nobody has seen, every output is kept and compared with what the
-reference's runner answered to the same input. Short calls share a window; one in which whole
-numbers differ, if only by near ties, is left out on both sides. Order within a block alternates.
-While the reference is timed the candidate is stopped: CPU time alone does not tell whether it
-works, because children that nobody waits for take theirs with them. Kernels that it queued before
-it was stopped are waited for; a block with some of them in it does not count, nor does one in which
-the candidate ran on.
+reference's runner answered to the same input. Short calls share a window. No window in which whole
+numbers differ, if only by near ties, counts as faster than the others. Order within a block
+alternates. While the reference is timed the candidate is stopped: CPU time alone does not tell
+whether it works, because children that nobody waits for take theirs with them. Kernels that it
+queued before it was stopped are waited for; a block with some of them in it does not count, nor
+does one in which the candidate ran on.
 """
 
 from __future__ import annotations
@@ -57,10 +57,15 @@ REPLAN = 2
 From one call to the most that a block has it doubles eight times, so a timing rarely begins anew,
 and nine times at most."""
 
-LOOKS = 2
-"""Windows of a half, secretly chosen, after which the candidate must have left its inputs alone.
-Fewer changed windows than half move no median, and of half some are met in all but 1 of 4,000
-timings."""
+UNEQUAL_WINDOWS = 3
+"""Windows of a timing in which whole numbers may differ, beside half of all. They count as the
+median of the others, or as what they took if that is more: nobody gains by what is left out in
+them, nor by spoiling those that are slow."""
+
+LOOKS = 5
+"""Windows of a half, secretly chosen, after which the candidate must have left its inputs alone. To
+move a median they must be changed in half of the windows in which whole numbers are equal, a
+quarter of all: some are met then in all but 1 of 5,000 timings of five blocks and one to settle."""
 
 REST_S = 1.0
 """How long kernels that a candidate left may go on after it was stopped. An answer that has been
@@ -75,14 +80,6 @@ FORGIVEN = 2
 """Blocks of a verdict, discarded, in which the candidate may have run while it was stopped, or have
 been slow to stop. A loaded machine has them with honest programs as well: a verdict in some 450 on
 two cores (tests/integration/test_submit_run.py beside other work, 2026-11-23)."""
-
-TIMED = 1 / 4
-"""The part of a block's windows that must be timed, or it does not count. Windows in which whole
-numbers differ, as near ties make them (`judge_agreement`), are not timed on either side: nobody
-gains by what is left out there. Who spoils its slow windows gains what noise is among them, for a
-quarter 1.2 standard deviations."""
-UNTIMED = 3
-"""Blocks of a timing that may not count for that, and as many more as do."""
 
 
 class WrongAnswer(Exception):
@@ -196,8 +193,9 @@ class Stopwatch:
         self._company, self._accompanied = company, False
         self._restless = 0
         """Blocks in which the candidate did not stop, or not stay so."""
-        self._untimed = 0
-        """Blocks of which too few windows were timed, since the plan stands."""
+        self._windows, self._equal_ms = 0, list[float]()
+        """Since the plan stands: windows, and what the candidate took in those in which whole
+        numbers were the reference's."""
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._checks = SpotChecks(checks)
         self._nulls: list[float] = []
@@ -294,15 +292,19 @@ class Stopwatch:
 
     def _settled(self, plan: Plan) -> Plan:
         """The plan, once a block of it has settled allocators, thread pools and clocks."""
+        self._begin()
         if plan.warm:
             self._block(plan, False)
-        self._agreement.take()
-        self._agreement.begin()
-        self._untimed = 0
-        self._nulls.clear()
-        self._tallies.clear()
-        self._checks.begin()
+            self._begin()
         return plan
+
+    def _begin(self) -> None:
+        """Forget what was seen of blocks so far."""
+        self._agreement.begin()
+        self._windows = 0
+        for seen in (self._equal_ms, self._nulls, self._tallies):
+            seen.clear()
+        self._checks.begin()
 
     def _calls(self, latency: float) -> int:
         """Calls that share a window."""
@@ -332,8 +334,8 @@ class Stopwatch:
             while len(found) < (1 if found and found[0] > SLOW_MS else 4):
                 found += side.run(window)
                 if side is self._candidate:
-                    self._check(window)
                     self._agreement.begin()  # a near tie in this one input is one each time
+                    self._check(window)
             slowest = max(slowest, min(found))
         return slowest
 
@@ -359,22 +361,33 @@ class Stopwatch:
                     null = windows[:NULL_WINDOWS]
                     nulls = self._reference.run(null, Op.NULL, keep=False, warmth=warmth)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
-        timed = self._check(windows)
-        tally = self._agreement.take()
+        equal, tally = self._check(windows)
         if self._restless > restless or not counts:
             return None  # nor does its constant: who slows that down seems faster
         self._nulls += nulls
-        if len(timed) < TIMED * plan.windows:
-            self._untimed += 1
-            if self._untimed > UNTIMED + len(self._tallies):
-                raise WrongAnswer
+        mine = self._as_equal(times[True], equal)
+        if not mine:
             return None
         self._tallies.append(tally)
-        for at in {secrets.randbelow(plan.windows * plan.calls) for _ in range(OFFERS)}:
-            window, call = divmod(at, plan.calls)
+        places = len(equal) * plan.calls
+        for at in {secrets.randbelow(places) for _ in range(OFFERS)} if places else ():
+            window, call = equal[at // plan.calls], at % plan.calls
             self._checks.offer(windows[window][call], self._candidate.answers[window][call])
-        its, mine = ([times[side][i] for i in timed] for side in (False, True))
-        return Block(reference_ms=tuple(its), candidate_ms=tuple(mine))
+        return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(mine))
+
+    def _as_equal(self, took_ms: Sequence[float], equal: Sequence[int]) -> list[float]:
+        """What windows of the candidate count as; nothing where none ever had equal numbers.
+
+        Raises WrongAnswer where too few had.
+        """
+        self._windows += len(took_ms)
+        self._equal_ms += [took_ms[i] for i in equal]
+        if len(self._equal_ms) < self._windows / 2 - UNEQUAL_WINDOWS:
+            raise WrongAnswer
+        if not self._equal_ms:
+            return []
+        usual_ms = median(self._equal_ms)
+        return [ms if i in equal else max(ms, usual_ms) for i, ms in enumerate(took_ms)]
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -403,10 +416,18 @@ class Stopwatch:
         if self._restless > FORGIVEN:
             raise Busy(wrong[0])
 
-    def _check(self, windows: Sequence[Window]) -> list[int]:
-        """Which of the windows are timed. Raises WrongAnswer."""
+    def _check(self, windows: Sequence[Window]) -> tuple[list[int], tuple[int, int]]:
+        """In which windows whole numbers are equal; calls there, and how many of these are coarse.
+
+        Raises WrongAnswer.
+        """
+        equal, calls, coarse = [], 0, 0
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
-        pairs = [(mine, its) for _, mine, its in sides]
-        if not all(self._agreement.holds(*pair) for pair in pairs):
-            raise WrongAnswer
-        return [i for i, pair in enumerate(pairs) if self._agreement.same(*pair)]
+        for i, (_, mine, its) in enumerate(sides):
+            if not self._agreement.holds(mine, its):
+                raise WrongAnswer
+            seen = self._agreement.take()
+            if self._agreement.same(mine, its):
+                equal.append(i)
+                calls, coarse = calls + seen[0], coarse + seen[1]
+        return equal, (calls, coarse)
