@@ -46,9 +46,9 @@ SAME_PLACE, SAME_PART = 2, 0.02
 near ties are anywhere, a row that is left out once a program is timed is always there."""
 
 ANYWHERE = 0.1
-"""Beside SAME_PLACE, the part of all calls in which whole numbers may differ at any place, and TIES
-more for each that moves: what comes more often is a mistake. Nobody gains by it, since windows with
-such a call count as the others (`judge_timing`)."""
+"""The part of all calls in which whole numbers may differ at any place, beside SAME_PLACE calls and
+TIES of all for each number that moves. What differs more often is a mistake. Nothing is gained in
+such calls (`judge_unequal`)."""
 
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
@@ -93,7 +93,7 @@ class Agreement:
         return all(self._good(a, r) for a, r in zip(answers, references, strict=True))
 
     def same(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
-        """Whether a window has the reference's whole numbers in each call; PIKE asks not."""
+        """Whether each call of a window has the reference's whole numbers; always in `legacy`."""
         return self._tolerance.pike or all(
             torch.equal(_across(slot, answers), _across(slot, references))
             for slot in self._slots
@@ -101,7 +101,7 @@ class Agreement:
         )
 
     def begin(self) -> None:
-        """Forget near ties seen so far: what came before was a rehearsal."""
+        """Forget which whole numbers differed so far: that was a rehearsal."""
         self._seen = self._unequal = 0
         self._hits.clear()
 
@@ -128,16 +128,16 @@ class Agreement:
             return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r in both)
         scales, local = self._tolerance.scales, self._tolerance.local
         errors = [off_by(*pair, *known) for pair, *known in zip(both, scales, local, strict=True)]
-        if not self._are_rare(both):
+        if not self._differ_rarely(both):
             return False
         self._coarse += any(map(operator.gt, errors, self._tolerance.usual))
         return all(map(operator.le, errors, self._tolerance.limits))
 
-    def _are_rare(self, both: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    def _differ_rarely(self, both: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
         """Whether whole numbers differ in few calls, and not at one place again and again.
 
         Args:
-            both: answer and reference of each output of one call.
+            both: answer and reference of each output of a call.
         """
         equal, worst = True, 0
         for leaf, (answer, reference) in enumerate(both):

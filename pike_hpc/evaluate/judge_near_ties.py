@@ -41,7 +41,7 @@ class NearTies:
 
     @functools.cached_property
     def _draws(self) -> int:
-        """How often an input is moved: never where none can be, or a nearby one may do harm."""
+        """How often an input is moved: 0 where none can be, or one may end the judge's process."""
         slots: tuple[Slot, ...] = self._truth.frame.input_slots
         # A large model has left the device by then.
         if self._truth.large or not any(slot.dtype in MOVABLE for slot in slots):

@@ -1,12 +1,12 @@
 """Request latency of a candidate against the reference, in blocks next to each other in time.
 
 Every call gets an input that nobody has seen, every output is kept and compared with what the
-reference's runner answered to the same input. Short calls share a window. No window in which whole
-numbers differ, if only by near ties, counts as faster than the others. Order within a block
-alternates. While the reference is timed the candidate is stopped: CPU time alone does not tell
-whether it works, because children that nobody waits for take theirs with them. Kernels that it
-queued before it was stopped are waited for; a block with some of them in it does not count, nor
-does one in which the candidate ran on.
+reference's runner answered to the same input. Short calls share a window. One in which whole
+numbers differ, if only by near ties, counts as no faster than the others (`judge_unequal`). Order
+within a block alternates. While the reference is timed the candidate is stopped: CPU time alone
+does not tell whether it works, because children that nobody waits for take theirs with them.
+Kernels that it queued before it was stopped are waited for; a block with some of them in it does
+not count, nor does one in which the candidate ran on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
 from pike_hpc.evaluate.judge_spot_checks import OFFERS, SpotChecks, Spotted
+from pike_hpc.evaluate.judge_unequal import Timed, counted, too_many
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.nvml_guard import Guard, History, unread
 from pike_hpc.evaluate.runner import Op
@@ -57,15 +58,11 @@ REPLAN = 2
 From one call to the most that a block has it doubles eight times, so a timing rarely begins anew,
 and nine times at most."""
 
-UNEQUAL_WINDOWS = 3
-"""Windows of a timing in which whole numbers may differ, beside half of all. They count as the
-median of the others, or as what they took if that is more: nobody gains by what is left out in
-them, nor by spoiling those that are slow."""
-
-LOOKS = 5
-"""Windows of a half, secretly chosen, after which the candidate must have left its inputs alone. To
-move a median they must be changed in half of the windows in which whole numbers are equal, a
-quarter of all: some are met then in all but 1 of 5,000 timings of five blocks and one to settle."""
+FEWEST_LOOKS, LOOKS, LOOKED_AT = 2, 5, 1 / 4
+"""Windows of a half, secretly chosen, after which the candidate must have left its inputs alone: so
+many at least and at most, and such a part between, since a look leaves other things in a cache. An
+estimate moves where inputs are changed in half of the windows of 0.29 of the blocks: of two such
+blocks one of 20 windows is met in all but 1 of 1,000 timings, one of 8 in all but 1 of 16."""
 
 REST_S = 1.0
 """How long kernels that a candidate left may go on after it was stopped. An answer that has been
@@ -160,6 +157,11 @@ class Plan:
     warm: bool
     """Whether a call that is not timed comes before each half."""
 
+    @property
+    def looks(self) -> int:
+        """After how many windows one looks whether inputs were left alone."""
+        return max(FEWEST_LOOKS, min(LOOKS, int(LOOKED_AT * self.windows)))
+
     def is_short_of(self, other: Plan) -> bool:
         """Whether it asks for so much less that its blocks say less than the other's would."""
         few = REPLAN * self.windows * self.calls <= other.windows * other.calls
@@ -193,9 +195,6 @@ class Stopwatch:
         self._company, self._accompanied = company, False
         self._restless = 0
         """Blocks in which the candidate did not stop, or not stay so."""
-        self._windows, self._equal_ms = 0, list[float]()
-        """Since the plan stands: windows, and what the candidate took in those in which whole
-        numbers were the reference's."""
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._checks = SpotChecks(checks)
         self._nulls: list[float] = []
@@ -248,7 +247,7 @@ class Stopwatch:
         start = self._clock()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
         plan = self._settled(self._plan(self._pilot()))
-        blocks: list[Block] = []
+        blocks: list[Timed] = []
         lost_s = 0.0
         while True:
             began = self._clock()
@@ -258,7 +257,10 @@ class Stopwatch:
                 raise NoisyLane(self._guard.why)
             if block is not None:
                 blocks.append(block)
-                better = self._plan(max(median(block.reference_ms), median(block.candidate_ms)))
+                if too_many(blocks):
+                    raise WrongAnswer
+                took = block.block
+                better = self._plan(max(median(took.reference_ms), median(took.candidate_ms)))
                 if plan.is_short_of(better):
                     # A pilot that was slow, by chance or by design, must not choose how it goes on.
                     plan = self._settled(better)
@@ -268,9 +270,12 @@ class Stopwatch:
             elif not worn:
                 lost_s += self._clock() - began
                 continue
-            found = estimate(blocks, self._null(plan.calls))
+            told = counted(blocks)
+            if not told:
+                continue
+            found = estimate(told, self._null(plan.calls))
             spent_s = self._clock() - start - lost_s
-            decision = decide(found, len(blocks), spent_s, rule)
+            decision = decide(found, len(told), spent_s, rule)
             if decision.stop or worn:
                 tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
                 timed = replace(found, windows=found.windows * plan.calls)
@@ -292,19 +297,13 @@ class Stopwatch:
 
     def _settled(self, plan: Plan) -> Plan:
         """The plan, once a block of it has settled allocators, thread pools and clocks."""
-        self._begin()
         if plan.warm:
             self._block(plan, False)
-            self._begin()
-        return plan
-
-    def _begin(self) -> None:
-        """Forget what was seen of blocks so far."""
         self._agreement.begin()
-        self._windows = 0
-        for seen in (self._equal_ms, self._nulls, self._tallies):
-            seen.clear()
+        self._nulls.clear()
+        self._tallies.clear()
         self._checks.begin()
+        return plan
 
     def _calls(self, latency: float) -> int:
         """Calls that share a window."""
@@ -339,7 +338,7 @@ class Stopwatch:
             slowest = max(slowest, min(found))
         return slowest
 
-    def _block(self, plan: Plan, reverse: bool) -> Block | None:
+    def _block(self, plan: Plan, reverse: bool) -> Timed | None:
         """One block; None where it does not count.
 
         Raises WrongAnswer, Busy, NoisyLane, RunnerFailed.
@@ -352,7 +351,7 @@ class Stopwatch:
         nulls: list[float] = []
         for is_candidate in (reverse, not reverse):
             if is_candidate:
-                looks = {secrets.randbelow(len(windows)) for _ in range(LOOKS)}
+                looks = {secrets.randbelow(len(windows)) for _ in range(plan.looks)}
                 times[True] = self._candidate.run(windows, looks=looks, warmth=warmth)
             else:
                 with self._alone():
@@ -365,29 +364,13 @@ class Stopwatch:
         if self._restless > restless or not counts:
             return None  # nor does its constant: who slows that down seems faster
         self._nulls += nulls
-        mine = self._as_equal(times[True], equal)
-        if not mine:
-            return None
         self._tallies.append(tally)
-        places = len(equal) * plan.calls
-        for at in {secrets.randbelow(places) for _ in range(OFFERS)} if places else ():
-            window, call = equal[at // plan.calls], at % plan.calls
-            self._checks.offer(windows[window][call], self._candidate.answers[window][call])
-        return Block(reference_ms=tuple(times[False]), candidate_ms=tuple(mine))
-
-    def _as_equal(self, took_ms: Sequence[float], equal: Sequence[int]) -> list[float]:
-        """What windows of the candidate count as; nothing where none ever had equal numbers.
-
-        Raises WrongAnswer where too few had.
-        """
-        self._windows += len(took_ms)
-        self._equal_ms += [took_ms[i] for i in equal]
-        if len(self._equal_ms) < self._windows / 2 - UNEQUAL_WINDOWS:
-            raise WrongAnswer
-        if not self._equal_ms:
-            return []
-        usual_ms = median(self._equal_ms)
-        return [ms if i in equal else max(ms, usual_ms) for i, ms in enumerate(took_ms)]
+        if equal:
+            for at in {secrets.randbelow(len(equal) * plan.calls) for _ in range(OFFERS)}:
+                window, call = equal[at // plan.calls], at % plan.calls
+                self._checks.offer(windows[window][call], self._candidate.answers[window][call])
+        block = Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
+        return Timed(block=block, equal=frozenset(equal))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -417,7 +400,7 @@ class Stopwatch:
             raise Busy(wrong[0])
 
     def _check(self, windows: Sequence[Window]) -> tuple[list[int], tuple[int, int]]:
-        """In which windows whole numbers are equal; calls there, and how many of these are coarse.
+        """The windows in which whole numbers are equal; calls in them, and how many are coarse.
 
         Raises WrongAnswer.
         """

@@ -70,7 +70,10 @@ def test_the_reference_passes_against_itself(lane, device, key):
 
 @pytest.fixture(scope="module", params=[38, 78])
 def small(request, device):
-    """So many GiB of the GPU are free, the rest is ballast; and a lane there."""
+    """So many GiB of the GPU are free, the rest is ballast; and a lane there.
+
+    Until the module ends: its tests are the last.
+    """
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info()
     room = request.param * GIB

@@ -13,10 +13,11 @@ from exploits.simulated_machine import (  # noqa: E402 - torch
 )
 
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_timing import WrongAnswer  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_timing import Plan, WrongAnswer  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_unequal import Timed, counted, too_many  # noqa: E402
 from pike_hpc.evaluate.layout import buffer_bytes, lay_out  # noqa: E402
 from pike_hpc.evaluate.runner import Op  # noqa: E402
-from pike_hpc.evaluate.statistics import StopRule  # noqa: E402
+from pike_hpc.evaluate.statistics import Block, StopRule  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -105,17 +106,28 @@ def test_near_ties_in_many_calls_cost_no_honest_program_its_speedup(ms):
     assert found == pytest.approx(2.0, abs=0.05)
 
 
-def test_half_of_the_windows_may_be_so():
-    def wrong_in(windows):
-        return lambda call: call >= SETTLED and (call - SETTLED) % BLOCK >= BLOCK - windows
+def in_each_block(windows):
+    """Whether a call is one of so many at the end of its block."""
+    return lambda call: call >= SETTLED and (call - SETTLED) % BLOCK >= BLOCK - windows
 
-    _, found, _ = watched(TWELFTH_MS, wrong_in(6))
+
+def test_half_of_the_windows_may_be_unequal():
+    _, found, _ = watched(TWELFTH_MS, in_each_block(6))
     assert (found.windows, found.speedup) == (5 * 12, pytest.approx(1.0, abs=0.02))
     with pytest.raises(WrongAnswer):
-        watched(TWELFTH_MS, wrong_in(7))
+        watched(TWELFTH_MS, in_each_block(7))
 
 
-def test_nor_does_it_gain_where_those_come_first_in_each_block():
+def test_two_more_than_half_may_be_unequal():
+    """A call a block, after the pilot's one."""
+    _, _, undisturbed = watched(SLOW_MS, lambda call: False)
+    _, found, calls = watched(SLOW_MS, lambda call: 1 <= call <= 4)
+    assert (calls, found.speedup) == (undisturbed, pytest.approx(1.0, abs=0.02))
+    with pytest.raises(WrongAnswer):
+        watched(SLOW_MS, lambda call: 1 <= call <= 5)
+
+
+def test_unequal_windows_that_come_first_in_each_block_gain_nothing():
     def wrong(call):
         return call >= SETTLED and 1 <= (call - SETTLED) % BLOCK <= 6
 
@@ -123,40 +135,36 @@ def test_nor_does_it_gain_where_those_come_first_in_each_block():
     assert found == pytest.approx(1.0, abs=0.02)
 
 
-def test_another_timing_begins_anew():
-    """With as many as there may be in each of its blocks, the one to settle among them."""
-    again = SETTLED + 5 * BLOCK
-    most = {SETTLED: 9, **{SETTLED + n * BLOCK: 6 for n in range(1, 5)}, again + SETTLED - BLOCK: 9}
+def test_nor_do_those_that_come_while_few_are_equal_and_these_are_fast():
+    fast = {1, 2}
+    found = speedup(SLOW_MS, lambda call: call == 2, part=lambda call: 0.5 if call in fast else 1.0)
+    assert found == pytest.approx(1.0, abs=0.02)
+
+    def early(call, windows):
+        """Among so many at the beginning of one of the first three of five blocks."""
+        block, place = divmod(call - SETTLED, BLOCK)
+        return 0 <= block < 3 and 1 <= place <= windows
+
+    found = speedup(
+        TWELFTH_MS,
+        lambda call: early(call, 6),
+        part=lambda call: 0.5 if early(call, 8) else 1.0,
+    )
+    assert found == pytest.approx(1.0, abs=0.02)
+
+
+def test_unequal_windows_before_the_plan_do_not_count():
+    end = SETTLED + 5 * BLOCK
 
     def wrong(call):
-        return any(start < call <= start + count for start, count in most.items())
+        """As many as there may be in a first block, and all before; then the same again."""
+        place = call if call < end else call - end + 2  # the constant is known by then
+        return place < SETTLED + 9 and place != SETTLED
 
-    watch, _, calls = watched(TWELFTH_MS, wrong)
-    assert calls == again
+    watch, found, calls = watched(TWELFTH_MS, wrong)
+    assert (calls, found.speedup) == (end, pytest.approx(1.0, abs=0.02))
     found, _ = watch.measure(FIVE_BLOCKS)
     assert found.speedup == pytest.approx(1.0, abs=0.02)
-
-
-def test_and_three_more_which_do_not_count_while_there_are_no_others():
-    """A call a block, after the pilot's one."""
-    _, _, undisturbed = watched(SLOW_MS, lambda call: False)
-    _, found, calls = watched(SLOW_MS, lambda call: 1 <= call <= 6)
-    assert (calls, found.speedup) == (undisturbed + 6, pytest.approx(1.0, abs=0.02))
-    with pytest.raises(WrongAnswer):
-        watched(SLOW_MS, lambda call: 1 <= call <= 7)
-    _, found, calls = watched(
-        SLOW_MS, lambda call: 2 <= call <= 5, part=lambda call: 0.1 ** (call in (2, 3))
-    )
-    assert (calls, found.speedup) == (undisturbed, pytest.approx(1.0, abs=0.02))
-
-
-def test_those_before_the_plan_stands_are_none_of_them():
-    def wrong_until(end):
-        return lambda call: SETTLED - 9 <= call < SETTLED or SETTLED < call < end
-
-    assert speedup(TWELFTH_MS, wrong_until(SETTLED + 10)) == pytest.approx(1.0, abs=0.02)
-    with pytest.raises(WrongAnswer):
-        speedup(TWELFTH_MS, wrong_until(SETTLED + 11))
 
 
 def test_a_near_tie_in_the_pilot_is_one_however_often_its_input_is_asked_about():
@@ -164,7 +172,7 @@ def test_a_near_tie_in_the_pilot_is_one_however_often_its_input_is_asked_about()
     assert found == pytest.approx(1.0, abs=0.02)
 
 
-def test_nor_do_those_count_by_which_the_machine_settles():
+def test_near_ties_of_the_block_that_settles_do_not_count():
     wrong = {SETTLED - 2, SETTLED - 1, SETTLED + 1, SETTLED + 2}
     found = speedup(TWELFTH_MS, lambda call: call in wrong, place=lambda call: 0)
     assert found == pytest.approx(1.0, abs=0.02)
@@ -173,8 +181,35 @@ def test_nor_do_those_count_by_which_the_machine_settles():
 
 
 def test_precision_is_looked_at_where_whole_numbers_are_equal():
-    """Spot checks and coarse calls: the others may be exact, and are not what is timed."""
+    """Spot checks and coarse calls: the others may be exact, and gain nothing."""
     watch, _, _ = watched(TWELFTH_MS, lambda call: call % 2 == 0, off=COARSE)
     assert watch.coarse == 1.0
     assert len(watch.spotted) >= 5
     assert not any(views(SLOTS, seen.answer)[0].any() for seen in watch.spotted)
+
+
+def block(reference_ms, took_ms, equal):
+    return Timed(
+        block=Block(reference_ms=(reference_ms,) * len(took_ms), candidate_ms=took_ms),
+        equal=frozenset(equal),
+    )
+
+
+def test_an_unequal_window_counts_as_the_median_of_all_equal_ones_or_as_what_it_took():
+    blocks = [block(2.0, (1.0, 0.1, 9.0), {0}), block(2.0, (1.2, 1.4), {0, 1})]
+    assert [b.candidate_ms for b in counted(blocks)] == [(1.0, 1.2, 9.0), (1.2, 1.4)]
+
+
+def test_that_is_of_the_reference_since_a_machine_has_fast_times_and_slow_ones():
+    blocks = [block(2.0, (1.0, 1.0), {0, 1}), block(4.0, (0.1, 0.1), ())]
+    assert [b.candidate_ms for b in counted(blocks)] == [(1.0, 1.0), (2.0, 2.0)]
+
+
+def test_nothing_counts_while_all_are_unequal():
+    assert counted([block(1.0, (1.0,), ())] * 3) == []
+    assert not too_many([block(1.0, (1.0,), ())] * 4)
+    assert too_many([block(1.0, (1.0,), ())] * 5)
+
+
+def test_no_more_than_a_quarter_of_many_windows_are_looked_at():
+    assert [Plan(n, 1, warm=True).looks for n in (1, 8, 12, 20, 40)] == [2, 2, 3, 5, 5]
