@@ -38,8 +38,8 @@ SPAN = 1e15
 """Differences beyond have squares that float32 does not hold."""
 
 NEAR_TIES = 8
-"""How many whole numbers may differ in a call where any move with the input, as in an exam: a near
-tie swaps two of what `topk` gives, and an order of 2,048 scores has two or three now and then."""
+"""How many whole numbers may differ in an answer where any move with the input, in an exam or while
+timed: a near tie swaps two of what `topk` gives, and an order of 2,048 scores may have several."""
 
 SAME_PLACE, SAME_PART = 2, 0.02
 """No stretch of whole numbers differs in more than so many calls and such a part of all of them:

@@ -12,6 +12,7 @@ import functools
 import torch
 
 from pike_hpc.evaluate.correctness import UNEQUAL
+from pike_hpc.evaluate.judge_agreement import NEAR_TIES
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_range import checks_strictly
@@ -23,10 +24,6 @@ NEARBY = 1e-6
 change numbers that rounding leaves alone, and then none is taken for a near tie."""
 MOVABLE = frozenset({"float32", "float64", "complex64", "complex128"})
 """Other numbers have no neighbours so near."""
-MOST = 8
-"""If more numbers of an answer differ, they are no near ties. Nor are any where a nearby input
-changes more than so many, or than UNEQUAL of those that move: more than rounding decides these,
-such as whole numbers kept as floats that are rounded down."""
 DRAWS, FEWEST, TIME_S = 16, 8, 30.0
 """How often an input is moved, each time another way, for so many seconds an output where the
 reference is slow. What falls either way equally often falls the same way in all of them once in
@@ -34,7 +31,12 @@ reference is slow. What falls either way equally often falls the same way in all
 
 
 class NearTies:
-    """Tells near ties from wrong numbers in the answers to one exam."""
+    """Tells near ties from wrong numbers in the answers to one exam.
+
+    If more than NEAR_TIES numbers of an answer differ, they are none. Nor are any where a nearby
+    input changes more than so many, or than UNEQUAL of those that move: more than rounding decides
+    these, such as whole numbers kept as floats that are rounded down.
+    """
 
     def __init__(self, truth: Truth, exam: Exam) -> None:
         self._truth, self._exam = truth, exam
@@ -63,10 +65,10 @@ class NearTies:
             answer: what it was answered.
             different: bool, where that is not what the reference has.
         """
-        if not 0 < int(different.sum()) <= MOST:
+        if not 0 < int(different.sum()) <= NEAR_TIES:
             return different
         right = self._exam.truths[call][leaf].to(answer.device)
-        most = max(MOST, UNEQUAL * self._exam.scales[leaf].moves * right.numel())
+        most = max(NEAR_TIES, UNEQUAL * self._exam.scales[leaf].moves * right.numel())
         for draw in range(self._draws):
             try:
                 answers = self._truth.answers_to(self._nearby(call, draw))

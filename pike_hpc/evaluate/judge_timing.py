@@ -271,7 +271,7 @@ class Stopwatch:
                 lost_s += self._clock() - began
                 continue
             told = counted(blocks)
-            if not told:
+            if not told:  # only while there are few blocks: five such are too many
                 continue
             found = estimate(told, self._null(plan.calls))
             spent_s = self._clock() - start - lost_s
