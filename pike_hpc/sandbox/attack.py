@@ -220,6 +220,7 @@ def _find_helpers(targets: Targets) -> bool:
         or _libc.syscall(_SYS["timerfd_create"], 1, 0) >= 0
         or any(map(_opens_socket, (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)))
         or _sends_descriptors()
+        or _attaches_filter()
         or all(_makes_timer() for _ in range(targets["timers"] + 1))
     )
 
@@ -229,6 +230,18 @@ def _opens_socket(family: int) -> bool:
         socket.socket(family, socket.SOCK_DGRAM).close()
     except OSError:
         return False
+    return True
+
+
+def _attaches_filter() -> bool:
+    """Filters are freed by the kernel, in its own time; this one takes everything."""
+    accept = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xFFFFFFFF))
+    one, other = socket.socketpair()
+    with one, other:
+        try:
+            one.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", 1, ctypes.addressof(accept)))
+        except OSError:
+            return False
     return True
 
 

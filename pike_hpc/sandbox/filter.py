@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_TIMERS = 256
@@ -25,6 +25,13 @@ _CLONE_PARENT = 0x8000
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of linux/prctl.h. By either a program chooses who buries its dead, and
 hides that it forked while it was stopped."""
+_SET_SECCOMP = 22
+"""PR_SET_SECCOMP of linux/prctl.h. Filters need no privilege and are compiled by the kernel, which
+frees them in the background: Linux 6.18 with some ten thousand of them to free hung for good, each
+sandbox that was to start after that with it (2026-11-25)."""
+_SOL_SOCKET = 1
+_SOCKET_FILTERS = (26, 50, 51, 52)
+"""SO_ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF of asm/socket.h."""
 _AF_UNIX = 1
 
 _NOT_PERMITTED = (
@@ -34,7 +41,7 @@ _NOT_PERMITTED = (
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"),
     # Descriptors sent to oneself: the kernel frees their memory in the background, seconds of work.
     *("sendmsg", "sendmmsg"),
-    *("bpf", "perf_event_open", "userfaultfd", "add_key", "request_key", "keyctl"),
+    *("bpf", "seccomp", "perf_event_open", "userfaultfd", "add_key", "request_key", "keyctl"),
 )
 _NOT_KNOWN = (
     # Its flags lie in memory, where no filter sees them; glibc then calls clone.
@@ -68,6 +75,7 @@ MACHINES: Mapping[str, _Machine] = {
         first_foreign=0x40000000,  # x32
         numbers=_COMMON
         | {"unshare": 272, "clone": 56, "socket": 41, "socketpair": 53, "prctl": 157}
+        | {"seccomp": 317, "setsockopt": 54}
         | {"setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155}
         | {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
         | {"bpf": 321, "perf_event_open": 298, "userfaultfd": 323}
@@ -78,6 +86,7 @@ MACHINES: Mapping[str, _Machine] = {
         audit=0xC00000B7,
         numbers=_COMMON
         | {"unshare": 97, "clone": 220, "socket": 198, "socketpair": 199, "prctl": 167}
+        | {"seccomp": 277, "setsockopt": 208}
         | {"setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41}
         | {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
         | {"bpf": 280, "perf_event_open": 241, "userfaultfd": 282}
@@ -88,7 +97,7 @@ MACHINES: Mapping[str, _Machine] = {
 
 # linux/bpf_common.h, linux/seccomp.h
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_AT_NUMBER, _AT_ARCHITECTURE, _AT_FIRST_ARGUMENT = 0, 4, 16
+_AT_NUMBER, _AT_ARCHITECTURE, _AT_FIRST_ARGUMENT, _ARGUMENT_BYTES = 0, 4, 16, 8
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 
 
@@ -119,13 +128,10 @@ def seccomp(machine: str) -> bytes:
             _refuse(errno.EPERM),
             _step(_RETURN, _ALLOW),
         ]
-    steps += [
-        _step(_IF_EQUAL, known.numbers["prctl"], 0, 4),
-        _step(_LOAD, _AT_FIRST_ARGUMENT),
-        _step(_IF_EQUAL, _SUBREAPER, 0, 1),
-        _refuse(errno.EPERM),
-        _step(_RETURN, _ALLOW),
-    ]
+    for option in (_SUBREAPER, _SET_SECCOMP):
+        steps += _refuse_where(known.numbers["prctl"], (option,))
+    for option in _SOCKET_FILTERS:
+        steps += _refuse_where(known.numbers["setsockopt"], (None, _SOL_SOCKET, option))
     for name in ("socket", "socketpair"):
         steps += [
             _step(_IF_EQUAL, known.numbers[name], 0, 4),
@@ -140,6 +146,18 @@ def seccomp(machine: str) -> bytes:
 def _step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
     """One instruction: code, value, and how many to skip if the condition holds or not."""
     return struct.pack("<HBBI", code, then, otherwise, value)
+
+
+def _refuse_where(number: int, arguments: Sequence[int | None]) -> list[bytes]:
+    """EPERM for that call where its arguments, 32 bits each, are these; None is any."""
+    looked_at = [(i, value) for i, value in enumerate(arguments) if value is not None]
+    left = 2 * len(looked_at) + 1
+    steps = [_step(_IF_EQUAL, number, 0, left)]
+    for i, value in looked_at:
+        left -= 2
+        steps.append(_step(_LOAD, _AT_FIRST_ARGUMENT + i * _ARGUMENT_BYTES))
+        steps.append(_step(_IF_EQUAL, value, 0, left))
+    return [*steps, _refuse(errno.EPERM), _step(_LOAD, _AT_NUMBER)]
 
 
 def _refuse(number: int) -> bytes:

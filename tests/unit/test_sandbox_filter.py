@@ -18,10 +18,10 @@ THREAD = 0x3D0F00
 """What pthread_create asks of clone."""
 
 
-def verdict(machine, number, argument=0, *, audit=None):
+def verdict(machine, number, *arguments, audit=None):
     """The errno that a call gets; 0 where it is allowed."""
     audit = MACHINES[machine].audit if audit is None else audit
-    data = struct.pack("<IIQ6Q", number, audit, 0, argument, *[0] * 5)
+    data = struct.pack("<IIQ6Q", number, audit, 0, *arguments, *[0] * (6 - len(arguments)))
     code = [
         struct.unpack("<HBBI", seccomp(machine)[at : at + 8]) for at in range(0, size(machine), 8)
     ]
@@ -65,8 +65,19 @@ def test_nobody_chooses_who_buries_its_dead(machine):
     """Else a program hides that it forked while it was stopped."""
     assert verdict(machine, number(machine, "clone"), 0x8000 | 17) == errno.EPERM
     assert verdict(machine, number(machine, "prctl"), 36) == errno.EPERM
-    for harmless in (1, 15, 22, 38):
+    for harmless in (1, 15, 21, 38):
         assert verdict(machine, number(machine, "prctl"), harmless) == ALLOWED
+
+
+def test_nobody_attaches_a_filter(machine):
+    """The kernel compiles them, and frees them in the background for who is stopped or dead."""
+    assert verdict(machine, number(machine, "seccomp"), 1) == errno.EPERM
+    assert verdict(machine, number(machine, "prctl"), 22, 2) == errno.EPERM
+    for option in (26, 50, 51, 52):
+        assert verdict(machine, number(machine, "setsockopt"), 3, 1, option) == errno.EPERM
+        assert verdict(machine, number(machine, "setsockopt"), option, 0, option) == ALLOWED
+    for option in (2, 7, 8, 16, 25, 27, 53):
+        assert verdict(machine, number(machine, "setsockopt"), 3, 1, option) == ALLOWED
 
 
 def test_processes_threads_and_unix_sockets_are_allowed(machine):
@@ -85,7 +96,8 @@ def test_other_families_of_sockets_are_not_known(machine, family):
 
 def test_every_listed_call_is_refused_and_every_other_one_allowed(machine):
     listed = set(MACHINES[machine].numbers.values())
-    some = {number(machine, n) for n in ("clone", "unshare", "socket", "socketpair", "prctl")}
+    names = ("clone", "unshare", "socket", "socketpair", "prctl", "setsockopt")
+    some = {number(machine, name) for name in names}
     for call in range(470):
         refused = verdict(machine, call, 1) != ALLOWED
         assert refused == (call in listed - some), call
@@ -114,6 +126,11 @@ def test_the_kernel_takes_it_and_says_what_the_interpreter_says():
         "for flags in (0x400, 0x10000000, 0x40000000):\n"
         "    print(0 if libc.unshare(flags) == 0 else ctypes.get_errno())\n"
         "print(libc.ptrace(0, 0, 0, 0), ctypes.get_errno())\n"
+        "one, _ = socket.socketpair()\n"
+        "one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)\n"
+        "try: one.setsockopt(socket.SOL_SOCKET, 26, bytes(16))\n"
+        "except OSError as error: print(error.errno)\n"
+        "print(libc.prctl(22, 1), ctypes.get_errno())\n"
         "try: socket.socket()\n"
         "except OSError as error: print(error.errno)\n"
     )
@@ -125,7 +142,17 @@ def test_the_kernel_takes_it_and_says_what_the_interpreter_says():
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0", "1", "1", "-1", "1", str(errno.EAFNOSUPPORT)]
+    assert done.stdout.split() == [
+        "0",
+        "1",
+        "1",
+        "-1",
+        "1",
+        "1",
+        "-1",
+        "1",
+        str(errno.EAFNOSUPPORT),
+    ]
 
 
 @pytest.mark.parametrize(
