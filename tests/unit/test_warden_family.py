@@ -1,0 +1,91 @@
+"""Who is below a warden, on process tables made of files."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from pike_hpc.evaluate import warden
+from pike_hpc.evaluate.warden import family
+
+ME = 100
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Adds a process: its parent, its state and its threads' lists of children."""
+
+    def add(pid, parent, state="S", lists=("",), threads=1):
+        fields = [state, str(parent), *["0"] * 15, str(threads), *["0"] * 20]
+        for number, children in enumerate(lists):
+            task = tmp_path / str(pid) / "task" / str(pid + number)
+            task.mkdir(parents=True)
+            if children is not None:
+                (task / "children").write_text(children, "ascii")
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a b) c) {' '.join(fields)}\n", "ascii")
+
+    add.proc = str(tmp_path)
+    return add
+
+
+def test_by_the_kernels_lists_whoever_started_them(table):
+    table(ME, 1, lists=("101 ", "102 "))
+    table(101, ME, lists=("", "103 "))
+    table(102, ME, state="Z")
+    table(103, 101)
+    table(200, 1, lists=("201 ",))
+    table(201, 200)
+    assert family(ME, table.proc) == {101: True, 102: False, 103: True}
+
+
+def test_nobody_else_is_looked_at(table):
+    """A node has thousands of processes; these would be below us if anybody asked them."""
+    table(ME, 1, lists=("101 ",))
+    table(101, ME)
+    for pid in range(500, 600):
+        table(pid, ME)
+    assert list(family(ME, table.proc)) == [101]
+
+
+@pytest.mark.parametrize("missing", ["the lists", "a thread's list", "a process"])
+def test_where_lists_cannot_be_read_everybody_is(table, missing):
+    mine = {"the lists": (None,), "a thread's list": ("101 102 ", None), "a process": ("99 101 ",)}
+    table(ME, 1, lists=mine[missing])
+    table(101, ME)
+    table(102, ME)
+    table(103, 102, state="Z", threads=2)  # its first thread has ended, another goes on
+    assert family(ME, table.proc) == {101: True, 102: True, 103: True}
+
+
+def test_a_list_longer_than_a_page(table):
+    children = range(100_000, 105_000)
+    table(ME, 1, lists=(" ".join(map(str, children)) + " ",))
+    for pid in children:
+        table(pid, ME)
+    assert len(family(ME, table.proc)) == len(children)
+
+
+def test_what_this_process_started_in_threads_that_come_and_go():
+    """On the kernel that is here: a thread's children fall to another when it ends."""
+    started = []
+    idle = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+
+    def start():
+        started.append(subprocess.Popen(idle))
+
+    try:
+        for _ in range(8):
+            thread = threading.Thread(target=start)
+            thread.start()
+            thread.join()
+            assert {child.pid for child in started} <= family().keys()
+    finally:
+        for child in started:
+            warden.kill(child.pid, signal.SIGKILL)
+            child.wait()
+    assert not {child.pid for child in started} & family().keys()
+    assert os.getpid() not in family()
