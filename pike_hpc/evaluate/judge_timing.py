@@ -44,6 +44,10 @@ NULL_WINDOWS = 4
 """Of each block, at most."""
 SLOW_MS = 50.0
 """From here on one call tells the latency well enough to plan by."""
+PILOT_CALLS, SLOW_PILOT_CALLS, SLOW_PILOT_MS = 4, 16, 4000.0
+"""Calls of each side before anything counts. A slow program whose pages fault is called as often as
+the third says, but for no longer than the fourth: two ReLUs of 128 MB had new pages up to their
+fourteenth calls (two cores, 2026-11-26)."""
 POOL_BYTES = 1 << 30
 """Inputs and both sides' outputs of one block stay below this, at the price of fewer windows."""
 
@@ -188,9 +192,12 @@ class Stopwatch:
         *,
         checks: int = 0,
         bounded: bool = False,
+        pages_fault: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`pages_fault`: whether even slow programs become faster over their first calls."""
         self._clock, self._bounded = clock, bounded
+        self._slow_calls = SLOW_PILOT_CALLS if pages_fault else 1
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._company, self._accompanied = company, False
         self._restless = 0
@@ -244,9 +251,10 @@ class Stopwatch:
         """
         self._guard = guard or self._guard
         self._guard.begin()
-        start = self._clock()
         neighbours = Neighbours((self._reference.link, self._candidate.link))
-        plan = self._settled(self._plan(self._pilot()))
+        latency = self._pilot()
+        start = self._clock()
+        plan = self._settled(self._plan(latency))
         blocks: list[Timed] = []
         lost_s = 0.0
         while True:
@@ -330,13 +338,19 @@ class Stopwatch:
         slowest = 0.0
         for side in (self._reference, self._candidate):
             found: list[float] = []
-            while len(found) < (1 if found and found[0] > SLOW_MS else 4):
+            while self._is_too_early(found):
                 found += side.run(window)
                 if side is self._candidate:
                     self._agreement.begin()  # a near tie in this one input is one each time
                     self._check(window)
             slowest = max(slowest, min(found))
         return slowest
+
+    def _is_too_early(self, found: Sequence[float]) -> bool:
+        """Whether a pilot of these latencies is too short."""
+        if not found or found[0] <= SLOW_MS:
+            return len(found) < PILOT_CALLS
+        return len(found) < self._slow_calls and sum(found) < SLOW_PILOT_MS
 
     def _block(self, plan: Plan, reverse: bool) -> Timed | None:
         """One block; None where it does not count.

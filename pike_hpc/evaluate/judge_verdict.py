@@ -171,6 +171,7 @@ class Examiner:
             solitude.company,
             checks=self._spot_checks(),
             bounded=bounded,
+            pages_fault=self._truth.device.type == "cpu",
         )
 
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:
