@@ -244,9 +244,8 @@ class Warden:
         return held
 
     def _cpu_s(self) -> float:
-        """CPU seconds of the runner and everything below it, the dead included."""
-        reaped = os.times()
-        total = reaped.children_user + reaped.children_system
+        """CPU seconds of the runner and everything below it, the dead and its keeper included."""
+        total = sum(os.times()[:4])
         for pid in descendants():
             fields = stat_of(pid)
             if fields:

@@ -128,3 +128,16 @@ def test_an_answer_that_comes_too_late_is_nobody_elses(tmp_path):
         assert ward.go()
     finally:
         ward.end()
+
+
+def test_what_keeping_a_runner_takes_is_the_runners(tmp_path):
+    """Else a node's own wardens would be neighbours that make a timing noisy."""
+    argv = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    ward = Ward(argv, env={}, cwd=tmp_path, remove=())
+    try:
+        before = ward.cpu_s()
+        for _ in range(3000):
+            after = ward.cpu_s()
+        assert after - before >= 0.03
+    finally:
+        ward.end()
