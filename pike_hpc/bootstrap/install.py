@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pike_hpc.bootstrap.sites import ROOT, clusters, folder_at, recognise
+from pike_hpc.machine.ask import ask
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where PyTorch publishes the builds without CUDA, asked only if pip's own sources lack them."""
@@ -200,7 +201,10 @@ def _install_torch(pip: list[str]) -> bool:
 def _driver_answers() -> bool:
     if not shutil.which("nvidia-smi"):
         return False
-    return subprocess.run(["nvidia-smi", "-L"], check=False, capture_output=True).returncode == 0
+    said = ask(["nvidia-smi", "-L"], 60)
+    if said.hangs:
+        _say(f"nvidia-smi gives {said.complaint}: taken for no driver")
+    return said.status == 0
 
 
 def what_is_missing(which: Callable[[str], str | None], headers: Path) -> list[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from pike_hpc.cli.check import Check
-from pike_hpc.machine import mount_of, mount_table
+from pike_hpc.machine import ask, mount_of, mount_table
 
 MIN_FREE_GB, MIN_FREE_FILES = 5.0, 100_000
 MAX_SKEW_S = 5.0
@@ -65,11 +64,7 @@ def lustre_quota(folder: Path) -> tuple[float, int] | None:
     if mount_of(folder.resolve(), mount_table()).kind != "lustre" or not shutil.which("lfs"):
         return None
     argv = ["lfs", "quota", "-q", "-u", str(os.getuid()), str(folder)]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return read_lfs_quota(done.stdout)
+    return read_lfs_quota(ask(argv, 60).stdout)
 
 
 def read_lfs_quota(said: str) -> tuple[float, int] | None:

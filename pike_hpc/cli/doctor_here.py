@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -27,6 +26,10 @@ from pike_hpc.cli.judging_torch import (
 )
 from pike_hpc.cli.lanes import measure_isolation
 from pike_hpc.config import Resolved
+from pike_hpc.evaluate.device import HANGS, Device
+from pike_hpc.machine import ask
+
+_COMPILES_WITHIN_S = 60.0
 
 
 def here(resolved: Resolved) -> Mapping[str, Callable[[], Check]]:
@@ -75,7 +78,14 @@ def torch(resolved: Resolved) -> Check:
 def device(resolved: Resolved) -> Check:
     """What would judge here."""
     container = resolved.site.container
-    found = judging_device("auto", container.engine, container.image)
+    return device_check(judging_device("auto", container.engine, container.image))
+
+
+def device_check(found: Device) -> Check:
+    """What was found, as a check: a driver that hangs is no machine without a GPU."""
+    if HANGS in found.why:
+        fix = "ask for another node, or restart this one: nothing runs on its GPU as it is"
+        return Check("device", "fail", found.why, fix)
     return Check("device", "ok", found.why)
 
 
@@ -98,10 +108,9 @@ def compiler(resolved: Resolved) -> Check:
         source = Path(folder, "one.cpp")
         source.write_text("#include <vector>\nint one() { return std::vector<int>{1}[0]; }\n")
         command = [program, "-c", str(source), "-o", str(source.with_suffix(".o"))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
-        return Check("compiler", "fail", f"{program}: {said[0]}", f"repair {program}")
+        said = ask(command, _COMPILES_WITHIN_S)
+    if said.status != 0:
+        return Check("compiler", "fail", f"{program}: {said.complaint}", f"repair {program}")
     return Check("compiler", "ok", f"{program} compiles, headers in {headers}")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +19,9 @@ from pike_hpc.cli.doctor_sharing import read_note, work_of_a_node
 from pike_hpc.cli.judging_torch import judging_device, judging_torch, runs_image
 from pike_hpc.cli.models import brief_answers
 from pike_hpc.config import Resolved
+from pike_hpc.evaluate.device import HANGS, PATIENCE_S
 from pike_hpc.journal import choose_lock
-from pike_hpc.machine import mount_table
+from pike_hpc.machine import ask, mount_table
 from pike_hpc.records import CodecError, TryAgainLater
 from pike_hpc.sandbox import Engine, inspect, look
 
@@ -79,20 +79,24 @@ def device(resolved: Resolved) -> Check:
     container = resolved.site.container
     found = judging_device("auto", container.engine, container.image)
     wanted = resolved.site.worker_job.gpu_model
-    if wanted and found.kind != wanted:
+    said = doctor_here.device_check(found)
+    if said.state == "ok" and wanted and found.kind != wanted:
         fix = f"set worker_job.gpu_model to {found.kind}, or ask for other nodes"
         return Check("device", "fail", f"{found.why}; the site file says {wanted}", fix)
-    return Check("device", "ok", found.why)
+    return said
 
 
-def driver(resolved: Resolved) -> Check:
+def driver(resolved: Resolved, patience_s: float = PATIENCE_S) -> Check:
     """The GPU's driver against the CUDA of what will run on it."""
     if shutil.which("nvidia-smi") is None:
         state = "warn" if resolved.site.worker_job.gpu_model else "ok"
         return Check("driver", state, "no nvidia-smi here: no GPU", "ask for nodes with GPUs")
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    version = done.stdout.strip().partition("\n")[0]
+    said = ask(query, patience_s)
+    if said.hangs:
+        fix = "ask the site to take this node out, or restart it: its driver answers nobody"
+        return Check("driver", "fail", f"{HANGS}: nvidia-smi gives {said.complaint}", fix)
+    version = said.stdout.strip().partition("\n")[0]
     in_image = runs_image(resolved.site.container.engine)
     return driver_check(version, cuda_of(resolved), in_image=in_image)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from pike_hpc.config import Resolved, env
 from pike_hpc.launch import plan_jobs, preflight, slurm_parameters, with_account
 from pike_hpc.launch.exports import handed_over
 from pike_hpc.launch.preflight import sentence
+from pike_hpc.machine import Answer, ask
 from pike_hpc.records import PikeError, TryAgainLater
 from pike_hpc.slurm import call
 
@@ -38,8 +38,11 @@ def slurm(resolved: Resolved) -> Check:
     if missing:
         fix = f"run this on a login node of {resolved.site.name}"
         return Check("slurm", "fail", f"not on PATH: {', '.join(missing)}", fix)
-    done = subprocess.run(["squeue", "--version"], capture_output=True, text=True, check=False)
-    return Check("slurm", "ok" if done.returncode == 0 else "fail", done.stdout.strip())
+    said = ask(["squeue", "--version"], _PATIENCE_S)
+    if said.status == 0:
+        return Check("slurm", "ok", said.stdout.strip())
+    fix = "run `squeue --version` by hand: it does not even reach the controller"
+    return Check("slurm", "fail", f"squeue: {said.complaint}", fix)
 
 
 def account(resolved: Resolved) -> Check:
@@ -138,32 +141,22 @@ def _on_node(
             shell, exports = ["bash", "-l"], workers[0].exports
         argv = [*srun(parameters, wait_s), *shell, "-c", "\n".join(lines)]
         before = time.time()
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=handed_over(env.environ(), exports, job.unset),
-            check=False,
-            timeout=wait_s + 60 * JOB_MINUTES + 60,
-        )
+        environ = handed_over(env.environ(), exports, job.unset)
+        done = ask(argv, wait_s + 60 * JOB_MINUTES + 60, environ=environ)
     yield from _told(kind, done, before, time.time())
 
 
-def _told(
-    kind: str, done: subprocess.CompletedProcess[str], before: float, after: float
-) -> Iterator[Check]:
+def _told(kind: str, done: Answer, before: float, after: float) -> Iterator[Check]:
     try:
         document = json.loads(done.stdout.strip().splitlines()[-1])
         checks = [Check(**each) for each in document["checks"]]
     except (ValueError, KeyError, TypeError, IndexError):
-        said = done.stderr.strip().splitlines()[-1:] or [f"srun ended with {done.returncode}"]
-        waited = "immediate" in said[0].lower() or "unable to allocate" in said[0].lower()
+        said = f"srun: {done.complaint}"
+        waited = "immediate" in said.lower() or "unable to allocate" in said.lower()
         fix = "see that a job of yours can run this Python: the site's setup lines, paths.work"
         if waited:
             fix = "--wait-s 600 waits longer; a debug queue, where the site has one, starts sooner"
-        yield Check(f"{kind}: node", "unknown" if waited else "fail", said[0], fix)
+        yield Check(f"{kind}: node", "unknown" if waited else "fail", said, fix)
         return
     yield Check(f"{kind}: node", "ok", f"{document['host']} answered in {after - before:.0f} s")
     for check in checks:

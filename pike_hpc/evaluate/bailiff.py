@@ -6,6 +6,7 @@ One in an image is `contained`'s.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -19,6 +20,9 @@ from typing import Any
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.wire import Channel, Gone
+from pike_hpc.machine import buried
+
+_log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _START_PATIENCE_S = 10.0
@@ -102,7 +106,10 @@ class JudgeProcess:
         """Hang up, then kill."""
         self.channel.close()
         self._process.kill()
-        self._process.wait()
+        if not buried(self._process):
+            _log.warning(
+                "judge %d was killed and does not end: its driver hangs", self._process.pid
+            )
         self._log.close()
 
 

@@ -11,16 +11,22 @@ import math
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pike_hpc.machine import ask
 from pike_hpc.records import UsageError
 
 MAX_LANES, LANE_CORES, LANE_MEMORY_MB = 6, 2, 16 * 1024
 """Of one GPU: more lanes would mostly wait for each other's timing; what a lane needs of CPU cores
 beside others, since it is frozen or waits for most of the time that it is not compiling, and of GPU
 memory for judge, reference and candidate."""
+
+PATIENCE_S = 30.0
+"""For nvidia-smi: with a driver that nobody keeps loaded it takes seconds for each GPU."""
+
+HANGS = "the NVIDIA driver hangs"
+"""How `Device.why` begins to tell of one that does not answer."""
 
 _MEMORY_QUERY = ("nvidia-smi", "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits")
 _QUERY = ("nvidia-smi", "--query-gpu=name,uuid,driver_version", "--format=csv,noheader")
@@ -53,6 +59,7 @@ def detect(
     *,
     visible: str | None = None,
     torch: Callable[[], str | None] = torch_version,
+    patience_s: float = PATIENCE_S,
 ) -> Device:
     """The device for `auto`, `cpu`, `cuda` or a kind such as `nvidia-h200`.
 
@@ -62,6 +69,7 @@ def detect(
             UUIDs; empty means none.
         torch: gives the version of the torch that will judge, asked where there is a GPU; None is
             taken for one that can use it.
+        patience_s: how long the driver may take to answer.
 
     Raises:
         UsageError: a GPU was asked for and there is none, or torch cannot use it.
@@ -69,7 +77,7 @@ def detect(
     cores = len(os.sched_getaffinity(0))
     if wanted == "cpu":
         return Device(kind="cpu", torch_device="cpu", why=f"cpu, {cores} cores (asked for)")
-    gpus, why_not = _gpus(visible, torch)
+    gpus, why_not = _gpus(visible, torch, patience_s)
     if gpus:
         kind = slug(gpus[0][0])
         same = tuple(uuid for name, uuid, _ in gpus if slug(name) == kind)
@@ -89,11 +97,7 @@ def detect(
 def compute_capability(uuid: str) -> str | None:
     """What a GPU's code is compiled for, such as 9.0; None where the driver does not say."""
     query = ("nvidia-smi", f"--id={uuid}", "--query-gpu=compute_cap", "--format=csv,noheader")
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    said = done.stdout.strip()
+    said = ask(query, PATIENCE_S).stdout.strip()
     return said if re.fullmatch(r"\d+\.\d", said) else None
 
 
@@ -125,10 +129,10 @@ def image_digest() -> str:
 
 
 def _gpus(
-    visible: str | None, torch: Callable[[], str | None]
+    visible: str | None, torch: Callable[[], str | None], patience_s: float
 ) -> tuple[list[tuple[str, str, str]], str]:
     """(name, uuid, driver) of each GPU that may be used; or none and the reason."""
-    gpus, why_not = _listed(torch)
+    gpus, why_not = _listed(torch, patience_s)
     if visible is None or not gpus:
         return gpus, why_not
     if not visible.strip():
@@ -138,9 +142,11 @@ def _gpus(
     return chosen, "" if chosen else f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU here"
 
 
-def _listed(torch: Callable[[], str | None]) -> tuple[list[tuple[str, str, str]], str]:
+def _listed(
+    torch: Callable[[], str | None], patience_s: float
+) -> tuple[list[tuple[str, str, str]], str]:
     """(name, uuid, driver) of each GPU here that torch can use; or none and the reason."""
-    rows, why_not = _ask(_QUERY)
+    rows, why_not = _ask(_QUERY, patience_s)
     gpus = [(r[0], r[1], r[2]) for r in rows if len(r) == 3 and r[1].startswith("GPU-")]
     if not gpus:
         return [], why_not
@@ -150,15 +156,16 @@ def _listed(torch: Callable[[], str | None]) -> tuple[list[tuple[str, str, str]]
     return gpus, ""
 
 
-def _ask(query: Sequence[str]) -> tuple[list[tuple[str, ...]], str]:
+def _ask(query: Sequence[str], patience_s: float = PATIENCE_S) -> tuple[list[tuple[str, ...]], str]:
     """Lines of an nvidia-smi query, by column; and what to say where they tell of no GPU."""
     if not shutil.which("nvidia-smi"):
         return [], "no NVIDIA driver: nvidia-smi is not on PATH"
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi gives no answer: {type(error).__name__}"
-    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    said = ask(query, patience_s)
+    if said.hangs:
+        return [], f"{HANGS}: nvidia-smi gives {said.complaint}"
+    if said.status is None:
+        return [], f"nvidia-smi does not run: {said.complaint}"
+    lines = said.stdout.splitlines() if said.status == 0 else []
     return [tuple(c.strip() for c in line.split(",")) for line in lines], (
         "nvidia-smi lists no GPU"
     )

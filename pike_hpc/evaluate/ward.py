@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pike_hpc.evaluate.wire import Channel, Gone
+from pike_hpc.machine import buried
 
 _WARDEN = Path(__file__).with_name("warden.py")
 
@@ -116,7 +117,7 @@ class Ward:
             self._warden.wait(self._patience_s)
         except subprocess.TimeoutExpired:
             self._warden.kill()
-            self._warden.wait()
+            buried(self._warden)
         return answer.get("status"), str(answer.get("tail", ""))
 
     def _ask(self, line: bytes) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""What this machine's kernel says: processes, signals, mounts, files, free memory, CPU cores.
+"""What this machine says: processes, signals, mounts, files, memory, CPU cores, its programs.
 
 Standard library only. Knows nothing of runs: journal, mailbox and their locks ask it.
 """
 
+from pike_hpc.machine.ask import Answer, ask, buried, end_group
 from pike_hpc.machine.cores import divide_cpus, physical_cores
 from pike_hpc.machine.folder import sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
@@ -12,11 +13,15 @@ from pike_hpc.machine.stop import Stop, stop_on_signals
 
 __all__ = [
     "MOUNT_TABLE",
+    "Answer",
     "Mount",
     "Stop",
+    "ask",
     "available_memory_bytes",
     "boot_id",
+    "buried",
     "divide_cpus",
+    "end_group",
     "mount_of",
     "mount_table",
     "physical_cores",

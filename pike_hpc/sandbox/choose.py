@@ -6,10 +6,10 @@ does not know how well the engine isolates: `measure` does.
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+from pike_hpc.machine import ask
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox.command import command
 from pike_hpc.sandbox.host import HostFacts
@@ -41,48 +41,40 @@ _FIX = {
 }
 
 
-def refusal(engine: Engine, facts: HostFacts, trial: SandboxSpec | None = None) -> str | None:
+def refusal(
+    engine: Engine,
+    facts: HostFacts,
+    trial: SandboxSpec | None = None,
+    timeout_s: float = TRIAL_TIMEOUT_S,
+) -> str | None:
     """Why `engine` cannot run `trial` (default: `true`) on this host; None when it can.
 
     The trial's program must be harmless and end by itself with status 0.
     """
-    said = _tried(engine, facts, trial or SandboxSpec(argv=("true",), env=_TRIAL_ENV))
-    return said if isinstance(said, str) else None
+    trial = trial or SandboxSpec(argv=("true",), env=_TRIAL_ENV)
+    return _tried(engine, facts, trial, timeout_s)[1]
 
 
 def answer(engine: Engine, facts: HostFacts, spec: SandboxSpec) -> str:
     """What a harmless program prints under `engine`. Raises UsageError where it ends badly."""
-    said = _tried(engine, facts, spec)
-    if isinstance(said, str):
-        raise _does_not_work(engine, said, facts)
-    return said.decode(errors="replace")
+    said, why_not = _tried(engine, facts, spec)
+    if why_not is not None:
+        raise _does_not_work(engine, why_not, facts)
+    return said
 
 
-def _tried(engine: Engine, facts: HostFacts, spec: SandboxSpec) -> str | bytes:
-    """What a program printed that ended with status 0; as text, why there was none."""
+def _tried(
+    engine: Engine, facts: HostFacts, spec: SandboxSpec, timeout_s: float = TRIAL_TIMEOUT_S
+) -> tuple[str, str | None]:
+    """(what a program printed, None where it ended with status 0, else why it did not)."""
     try:
         argv = command(engine, spec, facts)
     except UsageError as error:
-        return error.what
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TRIAL_TIMEOUT_S,
-            start_new_session=True,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        return f"{error.filename} is not installed"
-    except OSError as error:
-        return str(error)
-    except subprocess.TimeoutExpired:
-        return f"a trial did not end within {TRIAL_TIMEOUT_S:.0f} s"
-    if done.returncode == 0:
-        return done.stdout
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return said[-1] if said else f"a trial ended with status {done.returncode}"
+        return "", error.what
+    said = ask(argv, timeout_s)
+    if said.hangs:
+        return "", f"a trial gave {said.complaint}"
+    return said.stdout, None if said.status == 0 else said.complaint
 
 
 def available(facts: HostFacts, trial: SandboxSpec | None = None) -> tuple[Engine, ...]:

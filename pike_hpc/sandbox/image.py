@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pike_hpc.machine import Answer, ask
 from pike_hpc.records import UsageError
 from pike_hpc.sandbox.containers import client
 from pike_hpc.sandbox.host import HostFacts
@@ -48,9 +48,9 @@ def inspect(engine: Engine, image: str, facts: HostFacts, *, where: str) -> Imag
         return _of_file(Path(image), where)
     argv = client(engine, facts, "image", "inspect", image)
     done = _asked(argv, engine)
-    if done is None or done.returncode != 0:
-        said = done.stderr.strip().splitlines()[-1:] if done else [f"{engine} is not installed"]
-        raise _missing(engine, image, where, said[0] if said else "")
+    if done is None or done.status != 0:
+        said = done.complaint if done else f"{engine} is not installed"
+        raise _missing(engine, image, where, said)
     try:
         (found, *_) = json.loads(done.stdout)
         digest = str(found.get("Digest") or found["Id"])
@@ -74,14 +74,14 @@ def _of_file(file: Path, where: str) -> Image:
         raise _missing(Engine.APPTAINER, str(file), where, error.strerror or "") from None
     done = _asked(["apptainer", "inspect", "--json", "--labels", str(file)], Engine.APPTAINER)
     labels: dict[str, object] = {}
-    if done is not None and done.returncode == 0:
+    if done is not None and done.status == 0:
         try:
             labels = json.loads(done.stdout)["data"]["attributes"]["labels"] or {}
         except (ValueError, KeyError, TypeError):
             labels = {}
     elif done is not None:
-        said = done.stderr.strip().splitlines()[-1:] or [""]
-        raise _missing(Engine.APPTAINER, str(file), where, f"apptainer cannot read it: {said[0]}")
+        said = f"apptainer cannot read it: {done.complaint}"
+        raise _missing(Engine.APPTAINER, str(file), where, said)
     return Image(digest=_named(digest), labels=ours(labels))
 
 
@@ -89,25 +89,16 @@ def _named(digest: str) -> str:
     return digest if digest.startswith("sha256:") else f"sha256:{digest}"
 
 
-def _asked(argv: list[str], engine: Engine) -> subprocess.CompletedProcess[str] | None:
+def _asked(argv: list[str], engine: Engine) -> Answer | None:
     """What the program answered; None where there is none on this machine."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
+    said = ask(argv, _TIMEOUT_S)
+    if said.hangs:
+        raise UsageError(
+            f"{engine} hangs: asked for its image it gave {said.complaint}",
+            where=" ".join(argv[-4:]),
+            fix="run that by hand; on a login node ask the site, on your own machine its daemon",
         )
-    except FileNotFoundError:
-        return None
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"{engine} did not answer within {_TIMEOUT_S:.0f} s", where=argv[0]) from (
-            None
-        )
-    return None if done.returncode == 127 else done  # env(1): no such program
+    return None if said.missing or said.status == 127 else said  # env(1): no such program
 
 
 def _missing(engine: Engine, image: str, where: str, said: str) -> UsageError:

@@ -8,11 +8,10 @@ where the client does not work, whoever tries it next says why.
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from pike_hpc.machine import ask
 from pike_hpc.sandbox.containers import KEEP, LABEL, client
 from pike_hpc.sandbox.host import HostFacts
 from pike_hpc.sandbox.spec import Engine
@@ -73,13 +72,4 @@ def _keeps(pid: int) -> bool:
 
 
 def _said(argv: list[str]) -> str:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        ).stdout
-    return ""
+    return ask(argv, _TIMEOUT_S).stdout

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from pike_hpc.config import env
+from pike_hpc.machine import ask as ask_program
 from pike_hpc.records import TryAgainLater
 from pike_hpc.slurm.job_state import GONE, UNKNOWN, JobState, array_of, ended_runs, job_states
 
@@ -154,22 +155,10 @@ def call(
         given = env.environ().items()
         kept = {k: v for k, v in given if k == "SLURM_CONF" or not k.startswith(_OPTIONS)}
         environ = kept | {"SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
-    try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            env=dict(environ),
-        )
-    except subprocess.TimeoutExpired:
-        said = f"no answer within {timeout_s:g} s"
-    except OSError as error:
-        said = f"{command[0]}: {error.strerror or error}"
-    return subprocess.CompletedProcess(command, 127, "", said)
+    said = ask_program(command, timeout_s, environ=environ)
+    if said.status is None:
+        return subprocess.CompletedProcess(command, 127, "", said.why_not)
+    return subprocess.CompletedProcess(command, said.status, said.stdout, said.stderr)
 
 
 def _arrays(jobs: Iterable[str]) -> tuple[str, ...]:

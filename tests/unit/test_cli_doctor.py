@@ -14,11 +14,12 @@ from pike_hpc.cli import doctor_here, main
 from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor import any_work
 from pike_hpc.cli.doctor_files import read_lfs_quota, room_check, skew_check
-from pike_hpc.cli.doctor_node import MIN_DRIVER, driver_check
+from pike_hpc.cli.doctor_node import MIN_DRIVER, driver, driver_check
 from pike_hpc.cli.doctor_slurm import account, on_nodes, scrontab, srun
 from pike_hpc.cli.judging_torch import inside
 from pike_hpc.config import resolve
 from pike_hpc.config.site import shipped_sites_dir
+from pike_hpc.evaluate.device import detect
 from pike_hpc.proposers.rules.toolchain import COMPILERS
 from pike_hpc.records import UsageError
 
@@ -50,6 +51,20 @@ def test_a_clock_is_compared_with_both_readings_of_ours(told, state, says) -> No
 )
 def test_a_quota_of_lustre_is_what_is_left_of_it(said, left) -> None:
     assert read_lfs_quota(said) == (pytest.approx(left) if left else None)
+
+
+def test_a_driver_that_hangs_is_told_from_a_machine_without_gpu(tmp_path, monkeypatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexec sleep 60\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = detect("auto", patience_s=0.5)
+    assert found.kind == "cpu"
+    assert "the NVIDIA driver hangs: nvidia-smi gives no answer within 0.5 s" in found.why
+    for check in (doctor_here.device_check(found), driver(any_work("local"), 0.5)):
+        assert check.state == "fail"
+        assert "driver hangs" in check.detail
+        assert "restart" in check.fix
 
 
 def test_room_is_told_in_bytes_and_files(tmp_path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from pike_hpc.cli.judging_torch import require_torch
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
 from pike_hpc.records import UsageError
-from pike_hpc.sandbox import Engine, HostFacts, Image, inspect
+from pike_hpc.sandbox import Engine, HostFacts, Image, SandboxSpec, inspect
+from pike_hpc.sandbox.choose import refusal
 
 LABELS = {"pike.torch": "2.13.0+cu130", "pike.cuda": "13.0.2", "org.other": "x"}
 OURS = {"torch": "2.13.0+cu130", "cuda": "13.0.2"}
@@ -36,6 +38,21 @@ def program(tmp_path: Path, name: str, answer: object, status: int = 0) -> None:
     wrong = "" if status == 0 else str(answer)
     file.write_text(f"#!/bin/sh\nprintf '%s' '{said}'\nprintf '%s' '{wrong}' >&2\nexit {status}\n")
     file.chmod(0o755)
+
+
+def test_a_client_that_hangs_is_given_up(tmp_path, facts) -> None:
+    program(tmp_path, "docker", "")
+    # Its helper leaves the process group and keeps the client's output open.
+    os.mkfifo(tmp_path / "fence")
+    fence = os.open(tmp_path / "fence", os.O_RDWR)
+    helper = f"setsid sh -c 'read _ < {tmp_path}/fence'"
+    (tmp_path / "bin/docker").write_text(f"#!/bin/sh\n{helper} &\nexec sleep 60\n")
+    trial = SandboxSpec(argv=("true",), env={}, image="pike:cpu")
+    began = time.monotonic()
+    said = refusal(Engine.DOCKER, facts, trial, timeout_s=0.5)
+    assert said == "a trial gave no answer within 0.5 s"
+    assert time.monotonic() - began < 30
+    os.close(fence)
 
 
 @pytest.mark.parametrize(
