@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from pike_hpc.cli.candidate_file import read_candidate
 from pike_hpc.cli.image import digest_of
-from pike_hpc.cli.judging_torch import judging_device, judging_toolchain
+from pike_hpc.cli.judging_torch import judging_device, judging_toolchain, require_use
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.stock import Stock, StockVerdicts
@@ -53,6 +53,7 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
 
 def device_from(options: argparse.Namespace) -> Device:
     """The device that the options name. Raises UsageError."""
+    require_use(options.engine, options.image)
     return judging_device(options.device, options.engine, options.image)
 
 

@@ -50,6 +50,18 @@ def runs_image(engine: str) -> bool:
     return engine in list(sandbox.Engine) and sandbox.Engine(engine).runs_image
 
 
+def require_use(engine: str, image: str | None) -> None:
+    """Raises UsageError where an image is named on the command line that would not be used."""
+    if image is not None and not runs_image(engine):
+        with_image = [each.value for each in sandbox.Engine if each.runs_image]
+        raise UsageError(
+            f"--image {image} would not be used: engine {engine} runs none",
+            where=f"--engine {engine}",
+            valid=f"with an image: {', '.join(with_image)}",
+            fix="add --engine with the one that has it, or leave out --image",
+        )
+
+
 @functools.cache
 def inside(engine: str, image: str | None) -> Inside:
     """Look into an image, once a process. Raises UsageError where its Python does not start."""

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pike_hpc.cli.judging_torch import judging_device, judging_torch
+from pike_hpc.cli.judging_torch import judging_device, judging_torch, require_use
 from pike_hpc.cli.tasks_check import Row, check, document, exit_code, refusals, row
 from pike_hpc.cli.tasks_table import as_markdown, as_text
 from pike_hpc.evaluate.device import Device
@@ -106,6 +106,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     chosen = chosen_from(options)
+    require_use(options.engine, options.image)
     device = judging_device(options.device, options.engine, options.image)
     print(f"checking {len(chosen.tasks)} tasks on {device.why}", file=sys.stderr)
     rows: list[Row] = []

@@ -240,6 +240,13 @@ def read_site(node: MapNode, sources: dict[str, str]) -> Site:
             f"container.image is required with engine {site.container.engine}",
             where=own["container.engine"],
         )
+    if site.container.engine == "auto" and site.container.image is not None:
+        raise UsageError(
+            f"container.image {site.container.image} would not be used: engine auto runs none",
+            where=own["container.image"],
+            valid=f"container.engine: {', '.join(WITH_IMAGE)}",
+            fix="name the engine that has it, or leave the image out (`image: null`)",
+        )
     if site.scheduler == "local" and site.agent.where != "shell":
         raise UsageError(
             f"agent.where: {site.agent.where} needs scheduler slurm", where=own["agent.where"]

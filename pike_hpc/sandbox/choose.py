@@ -57,6 +57,7 @@ def refusal(
 
 def answer(engine: Engine, facts: HostFacts, spec: SandboxSpec) -> str:
     """What a harmless program prints under `engine`. Raises UsageError where it ends badly."""
+    _require_image(engine, spec)
     said, why_not = _tried(engine, facts, spec)
     if why_not is not None:
         raise _does_not_work(engine, why_not, facts)
@@ -108,12 +109,24 @@ def choose(wanted: str, facts: HostFacts, trial: SandboxSpec | None = None) -> E
             where="container.engine",
             valid=", ".join((AUTO, *Engine)),
         ) from None
+    if trial is not None:
+        _require_image(engine, trial)
     if engine.is_container:
         forget_ended(engine, facts)
     reason = refusal(engine, facts, trial)
     if reason is not None:
         raise _does_not_work(engine, reason, facts, trial)
     return engine
+
+
+def _require_image(engine: Engine, spec: SandboxSpec) -> None:
+    """Raises UsageError where none is named for an engine that runs one: it may well work."""
+    if engine.runs_image and spec.image is None:
+        raise UsageError(
+            f"engine {engine} runs an image and none is named",
+            where="container.image, or --image",
+            fix="name one that is there (`make image` makes them), or leave the engine to `auto`",
+        )
 
 
 def _does_not_work(

@@ -23,6 +23,7 @@ def workflow(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the shell's folder, not our code
     path = tmp_path / "w.yaml"
     path.write_text(QUICK)
+    (tmp_path / "w.py").write_text("class ModelNew: ...\n")
     return path
 
 
@@ -59,6 +60,14 @@ def test_the_commands_are_those_of_the_contract():
         ),
         (["evaluate", "level3-pike/99", "w.yaml"], ["'99'", "1, 2, 4, 6"]),
         (["evaluate", "level3-pik/4", "w.yaml"], ["level3-pike"]),
+        (["evaluate", "level3-pike/4", "w.py", "--image", "i"], ["would not be used", "podman"]),
+        (["evaluate", "level3-pike/4", "w.py", "--engine", "docker"], ["none is named", "--image"]),
+        (["tasks", "check", "level3-pike/4", "--image", "i"], ["--image i would not be used"]),
+        (["baselines", "level3-pike/4", "--image", "i"], ["--image i would not be used"]),
+        (
+            ["submit", "--workflow", "w.yaml", "--set", "container.image=i.sif"],
+            ["container.image i.sif would not be used", "--set container.image", "apptainer"],
+        ),
         (["evaluate", "level3-pike/4", "nope.py"], ["nope.py", "ModelNew"]),
         (["evaluate", "level3-pike/4", "w.yaml", "--shape", "batch=0"], ["batch_size=2"]),
         (["status", "."], ["run.yaml", "submit"]),

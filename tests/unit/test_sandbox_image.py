@@ -14,7 +14,7 @@ from pike_hpc.cli.judging_torch import require_torch
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
 from pike_hpc.records import UsageError
-from pike_hpc.sandbox import Engine, HostFacts, Image, SandboxSpec, inspect
+from pike_hpc.sandbox import Engine, HostFacts, Image, SandboxSpec, answer, choose, inspect
 from pike_hpc.sandbox.choose import refusal
 
 LABELS = {"pike.torch": "2.13.0+cu130", "pike.cuda": "13.0.2", "org.other": "x"}
@@ -53,6 +53,18 @@ def test_a_client_that_hangs_is_given_up(tmp_path, facts) -> None:
     assert said == "a trial gave no answer within 0.5 s"
     assert time.monotonic() - began < 30
     os.close(fence)
+
+
+def test_an_engine_without_its_image_is_told_that_and_nothing_of_daemons(facts) -> None:
+    trial = SandboxSpec(argv=("true",), env={})
+    for ask in (
+        lambda: choose("docker", facts, trial),
+        lambda: answer(Engine.DOCKER, facts, trial),
+    ):
+        with pytest.raises(UsageError, match="docker runs an image and none is named") as error:
+            ask()
+        assert "daemon" not in str(error.value)
+        assert "--image" in str(error.value)
 
 
 @pytest.mark.parametrize(
