@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
-import signal
 import socket
 import subprocess
 import tempfile
@@ -21,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pike_hpc.machine import ask
 from pike_hpc.records import Isolation, PikeError
 from pike_hpc.sandbox.command import command
 from pike_hpc.sandbox.filter import MAX_TIMERS
@@ -270,25 +269,13 @@ def _arrived(listener: socket.socket) -> bool:
 
 
 def _run(argv: list[str], engine: Engine) -> dict[str, bool]:
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=PROBE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
+    answer = ask(argv, PROBE_TIMEOUT_S)
     try:
-        said = json.loads(out)
+        said = json.loads(answer.stdout)
         return {str(name): bool(succeeded) for name, succeeded in said.items()}
     except (ValueError, AttributeError):
-        last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
         raise PikeError(
-            f"the isolation of engine {engine} could not be measured: {last[0]}",
+            f"the isolation of engine {engine} could not be measured: {answer.complaint}",
             where="sandbox probe",
             fix="check that the interpreter and the package are readable inside, or name another "
             "container.engine",
