@@ -68,6 +68,16 @@ class Tolerance:
     """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What agreeing answers of a window look like."""
+
+    coarse: int
+    """Calls further off than most may be."""
+    equal: bool
+    """Whether each call has the reference's whole numbers; always in `legacy`."""
+
+
 class Agreement:
     """Compares answers as raw bytes."""
 
@@ -75,41 +85,38 @@ class Agreement:
         self._tolerance, self._slots = tolerance, slots
         known = zip(tolerance.scales, tolerance.usual, tolerance.local, strict=True)
         self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in known]
-        self._calls = self._coarse = self._seen = self._unequal = 0
+        self._seen = self._unequal = 0
         self._hits: dict[int, torch.Tensor] = {}
         """By whole-number output, in how many calls each stretch differed."""
         leaves = zip(slots, tolerance.scales, strict=True)
         moving = sum(scale.moves * slot.count for slot, scale in leaves if slot.dtype not in FLOATS)
         self._unequal_part = ANYWHERE + TIES * moving
 
-    def holds(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
-        """Whether all answers of a window agree: (calls, bytes) uint8 each."""
-        self._calls += len(answers)
+    def look(self, answers: torch.Tensor, references: torch.Tensor) -> Seen | None:
+        """At all answers of a window, (calls, bytes) uint8 each; None where one does not agree."""
         self._seen += len(answers)
         if torch.equal(answers, references):
-            return True
-        if answers.numel() <= AT_ONCE_BYTES and self._surely(answers, references):
-            return True
-        return all(self._good(a, r) for a, r in zip(answers, references, strict=True))
-
-    def same(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
-        """Whether each call of a window has the reference's whole numbers; always in `legacy`."""
-        return self._tolerance.pike or all(
-            torch.equal(_across(slot, answers), _across(slot, references))
-            for slot in self._slots
-            if slot.dtype not in FLOATS
-        )
+            return Seen(coarse=0, equal=True)
+        coarse = 0
+        if answers.numel() > AT_ONCE_BYTES or not self._surely(answers, references):
+            for answer, reference in zip(answers, references, strict=True):
+                found = self._coarse(answer, reference)
+                if found is None:
+                    return None
+                coarse += found
+        return Seen(coarse=coarse, equal=self._same(answers, references))
 
     def begin(self) -> None:
         """Forget which whole numbers differed so far: that was a rehearsal."""
         self._seen = self._unequal = 0
         self._hits.clear()
 
-    def take(self) -> tuple[int, int]:
-        """Calls since this was asked last, and those further off than most may be."""
-        taken = self._calls, self._coarse
-        self._calls = self._coarse = 0
-        return taken
+    def _same(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
+        return self._tolerance.pike or all(
+            torch.equal(_across(slot, answers), _across(slot, references))
+            for slot in self._slots
+            if slot.dtype not in FLOATS
+        )
 
     def _surely(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
         """Whether every call certainly agrees as most must; False says nothing."""
@@ -121,17 +128,21 @@ class Agreement:
                 return False
         return True
 
-    def _good(self, answer: torch.Tensor, reference: torch.Tensor) -> bool:
-        """Whether the bytes of one call's outputs are what the reference's runner gave."""
+    def _coarse(self, answer: torch.Tensor, reference: torch.Tensor) -> bool | None:
+        """Whether the bytes of one call's outputs are further off than most may be.
+
+        None where they are not what the reference's runner gave.
+        """
         both = list(zip(*(views(self._slots, raw) for raw in (answer, reference)), strict=True))
         if self._tolerance.pike:
-            return all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r in both)
+            fits = all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r in both)
+            return False if fits else None
         scales, local = self._tolerance.scales, self._tolerance.local
         errors = [off_by(*pair, *known) for pair, *known in zip(both, scales, local, strict=True)]
-        if not self._differ_rarely(both):
-            return False
-        self._coarse += any(map(operator.gt, errors, self._tolerance.usual))
-        return all(map(operator.le, errors, self._tolerance.limits))
+        within = all(map(operator.le, errors, self._tolerance.limits))  # NaN is within nothing
+        if not self._differ_rarely(both) or not within:
+            return None
+        return any(map(operator.gt, errors, self._tolerance.usual))
 
     def _differ_rarely(self, both: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
         """Whether whole numbers differ in few calls, and not at one place again and again.

@@ -12,7 +12,8 @@ from statistics import median
 import torch
 
 from pike_hpc.evaluate.judge_link import RunnerLink
-from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, SLOW_MS, Side, Window, affordable
+from pike_hpc.evaluate.judge_plan import NULL_WINDOWS, SLOW_MS, affordable
+from pike_hpc.evaluate.judge_side import Side, Window
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import Null, without_null
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -24,6 +24,8 @@ from pike_hpc.evaluate.judge_agreement import Agreement, Tolerance
 from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
+from pike_hpc.evaluate.judge_plan import NULL_WINDOWS, SLOW_MS, Plan, affordable
+from pike_hpc.evaluate.judge_side import Side, Window, WrongAnswer
 from pike_hpc.evaluate.judge_spot_checks import OFFERS, SpotChecks, Spotted
 from pike_hpc.evaluate.judge_unequal import Timed, counted, too_many
 from pike_hpc.evaluate.layout import Slot
@@ -40,33 +42,16 @@ from pike_hpc.evaluate.statistics import (
     windows_per_half,
 )
 
-NULL_WINDOWS = 4
-"""Of each block, at most."""
-SLOW_MS = 50.0
-"""From here on one call tells the latency well enough to plan by."""
 PILOT_CALLS, SLOW_PILOT_CALLS, SLOW_PILOT_MS = 4, 16, 4000.0
-"""Calls of each side before anything counts. A slow program whose pages fault is called as often as
-the third says, but for no longer than the fourth: two ReLUs of 128 MB had new pages up to their
-fourteenth calls (two cores, 2026-11-26)."""
-POOL_BYTES = 1 << 30
-"""Inputs and both sides' outputs of one block stay below this, at the price of fewer windows."""
+"""Calls of each side before anything counts. The last two are a slow program's whose pages fault,
+and how long it may take: two ReLUs of 128 MB had new pages up to their fourteenth calls (two cores,
+2026-11-26)."""
 
 MAX_BUSY = 0.2
 """CPU use of a candidate that rests, as part of the time: OpenMP spins for a while after a call."""
 
 SHORT_MS = 0.3
 """Models that take less share windows."""
-
-REPLAN = 2
-"""Times the calls of a block that a plan of what was measured must ask for to take another's place.
-From one call to the most that a block has it doubles eight times, so a timing rarely begins anew,
-and nine times at most."""
-
-FEWEST_LOOKS, LOOKS, LOOKED_AT = 2, 5, 1 / 4
-"""Windows of a half, secretly chosen, after which the candidate must have left its inputs alone: so
-many at least and at most, and such a part between, since a look leaves other things in a cache. An
-estimate moves where inputs are changed in half of the windows of 0.29 of the blocks: of two such
-blocks one of 20 windows is met in all but 1 of 1,000 timings, one of 8 in all but 1 of 16."""
 
 REST_S = 1.0
 """How long kernels that a candidate left may go on after it was stopped. An answer that has been
@@ -76,15 +61,10 @@ SETTLE_S, SETTLE_STEP_S = 60.0, 0.25
 """How long a candidate's helpers, such as torch's pool of compilers, may take to become quiet
 before anything is timed, and how often one looks."""
 
-
 FORGIVEN = 2
 """Blocks of a verdict, discarded, in which the candidate may have run while it was stopped, or have
 been slow to stop. A loaded machine has them with honest programs as well: a verdict in some 450 on
 two cores (tests/integration/test_submit_run.py beside other work, 2026-11-23)."""
-
-
-class WrongAnswer(Exception):
-    """A timed output is wrong."""
 
 
 class Busy(Exception):
@@ -95,87 +75,15 @@ class NoisyLane(Exception):
     """Too few blocks counted, waiting included; the message says what was wrong with them."""
 
 
-Window = tuple[torch.Tensor, ...]
-"""Inputs of the calls under one clock, the same for both sides."""
-
-
-@dataclass(slots=True)
-class Side:
-    """One runner of the pair."""
-
-    link: RunnerLink
-    answers: list[torch.Tensor] = field(default_factory=list)
-    """Room for a window's answers: (calls, bytes) each."""
-
-    def make_room(self, count: int, calls: int) -> None:
-        """Have room for the answers to `count` windows of `calls` calls."""
-        if self.answers and self.answers[0].shape[0] != calls:
-            self.answers.clear()
-        while len(self.answers) < count:
-            self.answers.append(self.link.spaces(calls))
-
-    def run(
-        self,
-        windows: Sequence[Window],
-        op: Op = Op.CALL,
-        *,
-        keep: bool = True,
-        looks: Collection[int] = (),
-        warmth: Window | None = None,
-    ) -> list[float]:
-        """The latency of a call of each window, in milliseconds.
-
-        Args:
-            windows: what it is asked.
-            op: what it is asked to do.
-            keep: whether its answers are kept.
-            looks: indices of windows after which the inputs must be what they were.
-            warmth: what it is asked before, untimed: a call after a rest is slower than others,
-                by more than a short model takes.
-
-        Raises:
-            WrongAnswer: they are not.
-            RunnerFailed: it did not answer.
-        """
-        self.link.watch()  # the other side rests: two that spin may slow each other
-        rooms = self.answers if keep else [self.link.spaces(len(windows[0]))] * len(windows)
-        if warmth is not None:
-            self.link.windows(op, warmth, rooms[0][: len(warmth)])
-        found = []
-        for number, (window, answers) in enumerate(zip(windows, rooms, strict=False)):
-            found.append(self.link.windows(op, window, answers))
-            if number in looks and self.link.inputs_changed(window):
-                raise WrongAnswer
-        self.link.rest()
-        return found
-
-
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Of a block."""
+class Checked:
+    """What a block's answers look like, in its windows whose whole numbers are equal."""
 
-    windows: int
-    """Of each half."""
+    equal: tuple[int, ...]
+    """These windows."""
     calls: int
-    """That share a window."""
-    warm: bool
-    """Whether a call that is not timed comes before each half."""
-
-    @property
-    def looks(self) -> int:
-        """After how many windows one looks whether inputs were left alone."""
-        return max(FEWEST_LOOKS, min(LOOKS, int(LOOKED_AT * self.windows)))
-
-    def is_short_of(self, other: Plan) -> bool:
-        """Whether it asks for so much less that its blocks say less than the other's would."""
-        few = REPLAN * self.windows * self.calls <= other.windows * other.calls
-        return few or (other.warm and not self.warm)
-
-
-def affordable(link: RunnerLink, windows: int, calls: int) -> int:
-    """As many of the windows as POOL_BYTES hold, one at least."""
-    input_bytes, output_bytes = link.sizes
-    return max(1, min(windows, POOL_BYTES // ((input_bytes + 2 * output_bytes) * calls)))
+    coarse: int
+    """Calls whose answers are further off than most may be."""
 
 
 class Stopwatch:
@@ -205,8 +113,8 @@ class Stopwatch:
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
         self._checks = SpotChecks(checks)
         self._nulls: list[float] = []
-        self._tallies: list[tuple[int, int]] = []
-        """Of each block that counts: calls of the candidate, and how many were coarse."""
+        self._checked: list[Checked] = []
+        """Of each block that counts."""
         self._warmth: Window | None = None
         """A call's inputs that both sides have seen, when they were planned for."""
         self._guard = Guard(unread, History())
@@ -214,8 +122,7 @@ class Stopwatch:
     @property
     def coarse(self) -> float:
         """The part of the calls that count whose answers are further off than most may be."""
-        calls, coarse = map(sum, zip(*self._tallies, strict=True))
-        return coarse / calls
+        return sum(c.coarse for c in self._checked) / sum(c.calls for c in self._checked)
 
     @property
     def spotted(self) -> Sequence[Spotted]:
@@ -309,7 +216,7 @@ class Stopwatch:
             self._block(plan, False)
         self._agreement.begin()
         self._nulls.clear()
-        self._tallies.clear()
+        self._checked.clear()
         self._checks.begin()
         return plan
 
@@ -374,17 +281,17 @@ class Stopwatch:
                     null = windows[:NULL_WINDOWS]
                     nulls = self._reference.run(null, Op.NULL, keep=False, warmth=warmth)
         counts = self._guard.after(reference_last=reverse, company=self._accompanied)
-        equal, tally = self._check(windows)
+        checked = self._check(windows)
         if self._restless > restless or not counts:
             return None  # nor does its constant: who slows that down seems faster
         self._nulls += nulls
-        self._tallies.append(tally)
-        if equal:
-            for at in {secrets.randbelow(len(equal) * plan.calls) for _ in range(OFFERS)}:
-                window, call = equal[at // plan.calls], at % plan.calls
+        self._checked.append(checked)
+        if checked.equal:
+            for at in {secrets.randbelow(checked.calls) for _ in range(OFFERS)}:
+                window, call = checked.equal[at // plan.calls], at % plan.calls
                 self._checks.offer(windows[window][call], self._candidate.answers[window][call])
         block = Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
-        return Timed(block=block, equal=frozenset(equal))
+        return Timed(block=block, equal=frozenset(checked.equal))
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -413,18 +320,15 @@ class Stopwatch:
         if self._restless > FORGIVEN:
             raise Busy(wrong[0])
 
-    def _check(self, windows: Sequence[Window]) -> tuple[list[int], tuple[int, int]]:
-        """The windows in which whole numbers are equal; calls in them, and how many are coarse.
-
-        Raises WrongAnswer.
-        """
+    def _check(self, windows: Sequence[Window]) -> Checked:
+        """What the candidate answered. Raises WrongAnswer."""
         equal, calls, coarse = [], 0, 0
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
         for i, (_, mine, its) in enumerate(sides):
-            if not self._agreement.holds(mine, its):
+            seen = self._agreement.look(mine, its)
+            if seen is None:
                 raise WrongAnswer
-            seen = self._agreement.take()
-            if self._agreement.same(mine, its):
+            if seen.equal:
                 equal.append(i)
-                calls, coarse = calls + seen[0], coarse + seen[1]
-        return equal, (calls, coarse)
+                calls, coarse = calls + len(mine), coarse + seen.coarse
+        return Checked(tuple(equal), calls, coarse)

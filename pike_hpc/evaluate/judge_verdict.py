@@ -25,8 +25,9 @@ from pike_hpc.evaluate.judge_marks import COARSE, Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_probe import Probe, Weights
 from pike_hpc.evaluate.judge_profile import read_sheet
+from pike_hpc.evaluate.judge_side import WrongAnswer
 from pike_hpc.evaluate.judge_spot_checks import most_of
-from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch, WrongAnswer
+from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.nvml_guard import Guard

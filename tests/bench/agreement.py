@@ -39,6 +39,8 @@ from pike_hpc.tasks import effective_source, find_task
 MODULES = (
     "evaluate/centre.py",
     "evaluate/judge_link.py",
+    "evaluate/judge_plan.py",
+    "evaluate/judge_side.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_verdict.py",
     "evaluate/runner/doorbell.py",

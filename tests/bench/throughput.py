@@ -33,6 +33,8 @@ MODULES = (
     "evaluate/judge_bench.py",
     "evaluate/judge_link.py",
     "evaluate/judge_spares.py",
+    "evaluate/judge_plan.py",
+    "evaluate/judge_side.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_verdict.py",
     "evaluate/judge_warm.py",

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_anchor import WINDOWS, time_alone  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_timing import NULL_WINDOWS, POOL_BYTES  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_plan import NULL_WINDOWS, POOL_BYTES  # noqa: E402 - torch
 from pike_hpc.evaluate.runner import Op  # noqa: E402 - torch
 
 pytestmark = pytest.mark.torch

@@ -6,11 +6,8 @@ pytest.importorskip("torch")
 
 from exploits.simulated_machine import Machine, SimulatedRunner, our_watch
 
-from pike_hpc.evaluate.judge_timing import (
-    SLOW_MS,
-    SLOW_PILOT_CALLS,
-    SLOW_PILOT_MS,
-)
+from pike_hpc.evaluate.judge_plan import SLOW_MS
+from pike_hpc.evaluate.judge_timing import SLOW_PILOT_CALLS, SLOW_PILOT_MS
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import StopRule
 

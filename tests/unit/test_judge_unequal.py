@@ -13,7 +13,8 @@ from exploits.simulated_machine import (  # noqa: E402 - torch
 )
 
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_timing import Plan, WrongAnswer  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_plan import Plan  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_side import WrongAnswer  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_unequal import Timed, counted, too_many  # noqa: E402
 from pike_hpc.evaluate.layout import buffer_bytes, lay_out  # noqa: E402
 from pike_hpc.evaluate.runner import Op  # noqa: E402
