@@ -332,9 +332,10 @@ def family(me: int | None = None, proc: str = "/proc") -> dict[int, bool]:
     """All processes below `me` (this one), parents first, and whether each lives or lies unburied.
 
     By the kernel's lists of children: a node has thousands of processes, and to read them all took
-    milliseconds of each stop. Such a list may lack one whose sibling, or the thread that started
-    it, ends meanwhile (proc_pid_children(5)): two walks in a row must agree. Where they never do,
-    or the kernel keeps no lists, every process is looked at.
+    milliseconds of each stop. Such a list lacks one at most where a sibling that was listed, or
+    the thread that started it, ends meanwhile (fs/proc/array.c, get_children_pid): then the next
+    walk lacks the one that ended, so what two in a row agree on is whole. Where they never do, or
+    the kernel keeps no lists, every process is looked at.
     """
     me = os.getpid() if me is None else me
     before = None
