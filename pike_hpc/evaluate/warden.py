@@ -79,6 +79,8 @@ class Warden:
         self._tail = Tail()
         self._told = False
         self._stopped: dict[int, Threads] = {}
+        self._engines: frozenset[int] = frozenset()
+        """Who hid before any program was there, as what had privileges and gave them up does."""
         self._known: dict[int, bool] = {}
         """Who was there when all were stopped, and whether alive."""
         read, write = os.pipe()
@@ -132,7 +134,9 @@ class Warden:
         if verb == b"cpu":
             self._say({"cpu_s": self._cpu_s()})
         elif verb == b"owns":
-            self._say({"held": int(number) in descendants()})
+            below = descendants()
+            self._engines = frozenset(pid for pid in below if not stat_of(pid))
+            self._say({"held": int(number) in below})
         elif verb == b"slay":
             self._say({"held": not self._kill_all()})
         elif verb == b"mark":
@@ -209,8 +213,11 @@ class Warden:
 
     def _rests(self, pids: set[int]) -> bool:
         """Whether every thread of these is at rest; how often each was switched is noted."""
-        self._stopped = {pid: threads_of(pid) for pid in pids}
+        self._stopped = {pid: self._threads(pid) for pid in pids}
         return all(s in _AT_REST for t in self._stopped.values() for s, _ in t.values())
+
+    def _threads(self, pid: int) -> Threads:
+        return {} if pid in self._engines else threads_of(pid)
 
     def _nobody_came(self) -> bool:
         """Whether nobody is there, alive or dead, who was not when all were stopped."""
@@ -222,7 +229,7 @@ class Warden:
         A program can have a timer send it SIGCONT: how often its threads were switched tells. One
         that forks and exits faster than one can look leaves its dead, whom nobody buries meanwhile.
         """
-        slept = all(slept_on(before, threads_of(pid)) for pid, before in self._stopped.items())
+        slept = all(slept_on(before, self._threads(p)) for p, before in self._stopped.items())
         slept = self._nobody_came() and slept
         for pid in reversed(self._stopped):
             kill(pid, signal.SIGCONT)
@@ -236,7 +243,7 @@ class Warden:
         """
         held = self._nobody_came()
         for pid, before in self._stopped.items():
-            now = threads_of(pid)
+            now = self._threads(pid)
             held = slept_on({t: was for t, was in before.items() if t in now}, now) and held
         for pid in reversed(self._stopped):
             kill(pid, signal.SIGCONT)
@@ -278,17 +285,20 @@ def stat_of(pid: int, proc: str = "/proc") -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def threads_of(pid: int) -> Threads:
-    """State of each thread and how often it was switched; empty when the process is gone."""
+def threads_of(pid: int, proc: str = "/proc") -> Threads:
+    """State of each thread and how often it was switched; empty when the process is gone.
+
+    One that hides, as it can where /proc is mounted with hidepid, has a thread that never rests.
+    """
     found: Threads = {}
     with contextlib.suppress(OSError):
-        for thread in os.scandir(f"/proc/{pid}/task"):
+        for thread in os.scandir(f"{proc}/{pid}/task"):
             text = _read(f"{thread.path}/status")
             state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
             switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
             letter = state[1] if state and switches else b"?"
             found[thread.name] = (letter, sum(map(int, switches)))
-    return found
+    return found if found or not kill(pid, 0) else {"": (b"?", 0)}
 
 
 def slept_on(before: Threads, now: Threads) -> bool:
@@ -355,6 +365,9 @@ def _walk(me: int, proc: str) -> dict[int, bool] | None:
     left = [me]
     for pid in left:
         fields = stat_of(pid, proc)
+        if not fields and kill(pid, 0):
+            found[pid] = True  # it hides: `threads_of`
+            continue
         if not fields:
             return None  # its children have another parent now
         if pid != me:
@@ -389,8 +402,8 @@ def descendants() -> list[int]:
     return [pid for pid, lives in family().items() if lives]
 
 
-def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> bool:
-    """Send a signal; False for a process that is gone, or not ours to end."""
+def kill(pid: int, number: int = signal.SIGKILL) -> bool:
+    """Send a signal, 0 for none; False for a process that is gone, or not ours to end."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):

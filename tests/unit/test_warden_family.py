@@ -1,15 +1,13 @@
 """Who is below a warden, on process tables made of files."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from pike_hpc.evaluate import warden
-from pike_hpc.evaluate.warden import family
+from pike_hpc.evaluate.warden import family, threads_of
 
 ME = 100
 
@@ -30,6 +28,24 @@ def table(tmp_path):
 
     add.proc = str(tmp_path)
     return add
+
+
+@pytest.fixture
+def idle():
+    """Starts processes that sleep."""
+    started = []
+
+    def start():
+        program = "print(flush=True); import time; time.sleep(60)"
+        argv = [sys.executable, "-S", "-c", program]
+        started.append(subprocess.Popen(argv, stdout=subprocess.PIPE))
+        started[-1].stdout.readline()
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.kill()
+        child.communicate()
 
 
 def test_by_the_kernels_lists_whoever_started_them(table):
@@ -61,6 +77,15 @@ def test_where_lists_cannot_be_read_everybody_is(table, missing):
     assert family(ME, table.proc) == {101: True, 102: True, 103: True}
 
 
+def test_who_hides_is_known_and_never_at_rest(table, idle):
+    """As a program can that makes itself undumpable, where /proc is mounted with hidepid."""
+    child = idle().pid
+    table(ME, 1, lists=(f"{child} ",))
+    assert family(ME, table.proc) == {child: True}
+    assert threads_of(child, table.proc) == {"": (b"?", 0)}
+    assert threads_of(child).keys() == {str(child)}
+
+
 def test_a_list_longer_than_a_page(table):
     children = range(100_000, 105_000)
     table(ME, 1, lists=(" ".join(map(str, children)) + " ",))
@@ -69,23 +94,16 @@ def test_a_list_longer_than_a_page(table):
     assert len(family(ME, table.proc)) == len(children)
 
 
-def test_what_this_process_started_in_threads_that_come_and_go():
+def test_what_this_process_started_in_threads_that_come_and_go(idle):
     """On the kernel that is here: a thread's children fall to another when it ends."""
     started = []
-    idle = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-
-    def start():
-        started.append(subprocess.Popen(idle))
-
-    try:
-        for _ in range(8):
-            thread = threading.Thread(target=start)
-            thread.start()
-            thread.join()
-            assert {child.pid for child in started} <= family().keys()
-    finally:
-        for child in started:
-            warden.kill(child.pid, signal.SIGKILL)
-            child.wait()
+    for _ in range(8):
+        thread = threading.Thread(target=lambda: started.append(idle()))
+        thread.start()
+        thread.join()
+        assert {child.pid for child in started} <= family().keys()
+    for child in started:
+        child.kill()
+        child.wait()
     assert not {child.pid for child in started} & family().keys()
     assert os.getpid() not in family()
