@@ -10,27 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pike_hpc import sandbox
+from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.bailiff import JudgeProcess
 from pike_hpc.evaluate.contained import PACKAGE, START_JUDGE, ContainedJudge
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.records import Isolation
 
 RUNNER = Path(__file__).with_name("runner")
-START_RUNNER = """
-import gc, importlib.util, sys
-gc.disable()
-folder, *arguments = sys.argv[1:]
-spec = importlib.util.spec_from_file_location(
-    "pike_runner", folder + "/__init__.py", submodule_search_locations=[folder]
-)
-sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
-gc.enable()
-package.main(*arguments)
-"""
-"""By path and alone: nothing else of the project can be imported where a candidate runs.
-Nobody looks for garbage while torch is imported: a start takes 0.85 s of CPU instead of 1.00
-(median of five by getrusage(2), two cores, torch 2.13, 2026-11-26)."""
 
 _KEEPS_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """Tensors up to here come from memory that the runner keeps. Larger ones are mapped anew in each
@@ -116,7 +102,7 @@ class Cell:
 
     def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
         python, shown = self._inside
-        start = (python, "-I", "-B", "-u", "-c", START_RUNNER)
+        start = (python, "-I", "-B", "-u", "-c", START)
         spec = sandbox.SandboxSpec(
             argv=(*start, str(RUNNER), address, self.device),
             read_only=(*shown, *self.read_only, RUNNER, sockets),

@@ -1,6 +1,6 @@
 """The lane's side of one warden: start a runner, ask for its CPU time, end it.
 
-Knows how to talk to `warden.py` and nothing of judging.
+Knows how to talk to `warden` and nothing of judging.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.wire import Channel, Gone
 from pike_hpc.machine import buried
 
-_WARDEN = Path(__file__).with_name("warden.py")
+_WARDEN = Path(__file__).with_name("warden")
 
 
 class Ward:
@@ -45,7 +46,7 @@ class Ward:
         ours, theirs = socket.socketpair()
         with theirs:
             self._warden = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", str(_WARDEN), str(theirs.fileno())],
+                [sys.executable, "-I", "-S", "-B", "-c", START, str(_WARDEN), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

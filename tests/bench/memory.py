@@ -42,7 +42,8 @@ MODULES = (
     "evaluate/lane.py",
     "evaluate/runner/serve.py",
     "evaluate/ward.py",
-    "evaluate/warden.py",
+    "evaluate/warden/keeper.py",
+    "evaluate/warden/processes.py",
     "worker/loop.py",
 )
 FIGURES = {

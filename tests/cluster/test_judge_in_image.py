@@ -316,7 +316,7 @@ def is_judge(line):
 
 
 def states():
-    found = {pid: stat_of(pid) for pid in descendants() if b"warden.py" not in words(pid)}
+    found = {pid: stat_of(pid) for pid in descendants() if b"evaluate/warden" not in words(pid)}
     return {pid: fields[0] for pid, fields in found.items() if fields}
 
 

@@ -131,7 +131,7 @@ def processes() -> dict[int, str]:
     found = {}
     for pid in descendants():
         fields = stat_of(pid)
-        if fields and fields[0] != "Z" and b"warden.py" not in cmdline(pid):
+        if fields and fields[0] != "Z" and b"evaluate/warden" not in cmdline(pid):
             found[pid] = fields[0]
     return found
 

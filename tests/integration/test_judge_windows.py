@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.buffers import SharedBuffer
-from pike_hpc.evaluate.cell import START_RUNNER
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, views
@@ -71,7 +71,7 @@ class PlainHost:
         return place
 
     def spawn(self, role, address):
-        argv = [sys.executable, "-I", "-B", "-u", "-c", START_RUNNER]
+        argv = [sys.executable, "-I", "-B", "-u", "-c", START]
         argv += [str(RUNNER), str(address), "cpu"]
         self._runners.append(subprocess.Popen(argv, cwd=self._folder))
         return len(self._runners) - 1

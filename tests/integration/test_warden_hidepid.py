@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.evaluate import warden
+from pike_hpc.evaluate.alone import START
 
 PYTHON = "/usr/bin/python3"
 RUNNER = """
@@ -28,7 +29,7 @@ DRIVER = """
 import json, os, socket, subprocess, sys, time
 order, when = json.loads(sys.argv[1]), sys.argv[2]
 ours, theirs = socket.socketpair()
-argv = [sys.executable, "-I", "-S", sys.argv[3], str(theirs.fileno())]
+argv = [sys.executable, "-I", "-S", "-c", sys.argv[4], sys.argv[3], str(theirs.fileno())]
 process = subprocess.Popen(argv, pass_fds=[theirs.fileno()])
 said = ours.makefile("r")
 
@@ -62,9 +63,9 @@ def folder():
     """One that any user may use."""
     with tempfile.TemporaryDirectory(prefix="pike-hidepid-", dir="/var/tmp") as name:
         Path(name).chmod(0o777)
-        shutil.copy(warden.__file__, name)
-        for path in Path(name).iterdir():
-            path.chmod(0o644)
+        shutil.copytree(Path(warden.__file__).parent, Path(name) / "warden")
+        for path in [Path(name) / "warden", *(Path(name) / "warden").rglob("*")]:
+            path.chmod(0o755)
         yield Path(name)
 
 
@@ -74,7 +75,7 @@ def hidden(when, folder):
     order["first_to_go"] = False
     mount = 'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid 65534 "$@"'
     user = ("--regid", "65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all")
-    driver = (PYTHON, "-S", "-c", DRIVER, json.dumps(order), when, str(folder / "warden.py"))
+    driver = (PYTHON, "-S", "-c", DRIVER, json.dumps(order), when, str(folder / "warden"), START)
     argv = ["unshare", "--mount", "sh", "-c", mount, "sh", *user, *driver]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stderr

@@ -119,7 +119,7 @@ def test_an_answer_that_comes_too_late_is_nobody_elses(tmp_path):
     ward = Ward(argv, env={}, cwd=tmp_path, remove=(), patience_s=3.0)
     try:
         assert ward.cpu_s() >= 0.0  # it has started
-        warden, runner = below_us(b"warden.py"), below_us(b"time.sleep")
+        warden, runner = below_us(b"evaluate/warden"), below_us(b"time.sleep")
         os.kill(warden, signal.SIGSTOP)
         assert not ward.stop()
         os.kill(warden, signal.SIGCONT)

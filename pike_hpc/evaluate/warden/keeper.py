@@ -1,73 +1,37 @@
-"""Keeps one runner: starts it, drains what it prints, and ends it with everything below it.
-
-A process of its own, standard library only, because being the reaper of orphans
-(PR_SET_CHILD_SUBREAPER) is a property of a whole process and must not befall a program that
-merely uses a `Lane`. Run as a script: `warden.py FD`, where FD is a socket to the lane. The first
-line on it says what to start; each later line is `cpu`, `owns PID`, `stop`, `go`, `thaw`, `slay`,
-`mark` (what was printed so far is forgotten) or `kill SECONDS-OF-GRACE`; after `slay` all below is
-dead and the warden still answers. When the lane goes away the runner goes too.
-"""
+"""One runner: it is started, its output drained, and it is ended with everything below it."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import ctypes
 import json
 import os
-import re
 import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-TAIL_BYTES = 64 * 1024
-"""How much of a runner's output is kept, from its end."""
+from .processes import (
+    AT_REST,
+    Threads,
+    descendants,
+    family,
+    kill,
+    reap_orphans,
+    slept_on,
+    stat_of,
+    threads_of,
+)
+from .tail import Tail
 
-_PR_SET_DUMPABLE = 4
-_PR_SET_CHILD_SUBREAPER = 36
 _KILL_PATIENCE_S = 10.0
 _STOP_PATIENCE_S = 10.0
 """Beside eight busy loops on two cores 32 processes took up to 2.7 s to rest (2026-11-23)."""
-_PROC_BYTES = 1 << 14
-_WALKS = 4
-"""How often one looks at lists of children that change while one looks."""
-_THREADS = 17
-"""num_threads among the fields that `stat_of` gives (proc_pid_stat(5) counts from the pid)."""
-_AT_REST = b"TtDZXI"
-"""States of proc_pid_stat(5) in which a thread that was told to stop runs no more."""
-_LAST_SWITCHES = 16
-"""Of a thread that slept in the kernel when it was stopped, until the stop reached it."""
 _FIRST_TO_GO = "800"
 """Of 1000 in proc_pid_oom_score_adj(5)."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-
-
-Threads = dict[str, tuple[bytes, int]]
-"""By thread id: its state, and how often it was switched on or off a core."""
-
-
-class Tail:
-    """The last TAIL_BYTES of a stream."""
-
-    def __init__(self) -> None:
-        self._parts: collections.deque[bytes] = collections.deque()
-        self._size = 0
-
-    def add(self, part: bytes) -> None:
-        """Append, forgetting what is too old."""
-        self._parts.append(part)
-        self._size += len(part)
-        while self._parts and self._size - len(self._parts[0]) >= TAIL_BYTES:
-            self._size -= len(self._parts.popleft())
-
-    def text(self) -> str:
-        """What is kept, undecodable bytes replaced."""
-        return b"".join(self._parts)[-TAIL_BYTES:].decode("utf-8", "replace")
 
 
 class Warden:
@@ -214,7 +178,7 @@ class Warden:
     def _rests(self, pids: set[int]) -> bool:
         """Whether every thread of these is at rest; how often each was switched is noted."""
         self._stopped = {pid: self._threads(pid) for pid in pids}
-        return all(s in _AT_REST for t in self._stopped.values() for s, _ in t.values())
+        return all(s in AT_REST for t in self._stopped.values() for s, _ in t.values())
 
     def _threads(self, pid: int) -> Threads:
         return {} if pid in self._engines else threads_of(pid)
@@ -277,169 +241,3 @@ def _volunteer(pid: int) -> None:
     """Name a process, and what it will start, to be killed first when the machine's memory ends."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/oom_score_adj").write_text(_FIRST_TO_GO, "ascii")
-
-
-def stat_of(pid: int, proc: str = "/proc") -> list[str]:
-    """Fields of /proc/PID/stat after the command's name (state first); empty when it is gone."""
-    text = _read(f"{proc}/{pid}/stat").decode("ascii", "replace")
-    return text.rpartition(")")[2].split()
-
-
-def threads_of(pid: int, proc: str = "/proc") -> Threads:
-    """State of each thread and how often it was switched; empty when the process is gone.
-
-    One that hides, as it can where /proc is mounted with hidepid, has a thread that never rests.
-    """
-    found: Threads = {}
-    with contextlib.suppress(OSError):
-        for thread in os.scandir(f"{proc}/{pid}/task"):
-            text = _read(f"{thread.path}/status")
-            state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
-            switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
-            letter = state[1] if state and switches else b"?"
-            found[thread.name] = (letter, sum(map(int, switches)))
-    return found if found or not kill(pid, 0) else {"": (b"?", 0)}
-
-
-def slept_on(before: Threads, now: Threads) -> bool:
-    """Whether the same threads rest as before, and ran no more than the end of a system call."""
-    return before.keys() == now.keys() and all(
-        state in _AT_REST
-        and switches <= before[thread][1] + (_LAST_SWITCHES if before[thread][0] == b"D" else 0)
-        for thread, (state, switches) in now.items()
-    )
-
-
-def _read(path: str) -> bytes:
-    """A small file of /proc, in a third of pathlib's time: each stop reads one a process."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(fd, _PROC_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
-
-
-def _read_all(path: str) -> bytes:
-    """A file of /proc of any length. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return b"".join(iter(lambda: os.read(fd, _PROC_BYTES), b""))
-    finally:
-        os.close(fd)
-
-
-def is_living(fields: list[str]) -> bool:
-    """Whether any thread runs. The first one may have ended before the others: a zombie then."""
-    return bool(fields) and (fields[0] not in ("Z", "X") or int(fields[_THREADS]) > 1)
-
-
-def family(me: int | None = None, proc: str = "/proc") -> dict[int, bool]:
-    """All processes below `me` (this one), parents first, and whether each lives or lies unburied.
-
-    By the kernel's lists of children: a node has thousands of processes, and to read them all took
-    milliseconds of each stop. Such a list lacks one at most where a sibling that was listed, or
-    the thread that started it, ends meanwhile (fs/proc/array.c, get_children_pid): then the next
-    walk lacks the one that ended, so what two in a row agree on is whole. Where they never do, or
-    the kernel keeps no lists, every process is looked at.
-    """
-    me = os.getpid() if me is None else me
-    before = None
-    for _ in range(_WALKS):
-        now = _walk(me, proc)
-        if now is None:
-            break
-        if now == before:
-            return now
-        before = now
-    return _scan(me, proc)
-
-
-def _walk(me: int, proc: str) -> dict[int, bool] | None:
-    """By lists of children; None where one can't be read."""
-    found: dict[int, bool] = {}
-    left = [me]
-    for pid in left:
-        fields = stat_of(pid, proc)
-        if not fields and kill(pid, 0):
-            found[pid] = True  # it hides: `threads_of`
-            continue
-        if not fields:
-            return None  # its children have another parent now
-        if pid != me:
-            found[pid] = is_living(fields)
-        try:
-            threads = Path(f"{proc}/{pid}/task").iterdir()
-            lists = [_read_all(f"{thread}/children") for thread in threads]
-        except OSError:
-            return None
-        for children in lists:
-            left.extend(map(int, children.split()))
-    return found
-
-
-def _scan(me: int, proc: str) -> dict[int, bool]:
-    """By everybody's parent."""
-    parents: dict[int, list[int]] = {}
-    lives: dict[int, bool] = {}
-    for entry in os.scandir(proc):
-        fields = stat_of(int(entry.name), proc) if entry.name.isdigit() else []
-        if fields:
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            lives[int(entry.name)] = is_living(fields)
-    found = list(parents.get(me, ()))
-    for pid in found:
-        found.extend(parents.get(pid, ()))
-    return {pid: lives[pid] for pid in found}
-
-
-def descendants() -> list[int]:
-    """All living processes below this one, deepest last."""
-    return [pid for pid, lives in family().items() if lives]
-
-
-def kill(pid: int, number: int = signal.SIGKILL) -> bool:
-    """Send a signal, 0 for none; False for a process that is gone, or not ours to end."""
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def reap_orphans(but: int) -> None:
-    """Collect dead grandchildren that fell to this process; the runner itself is Popen's."""
-    while True:
-        try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if found is None or found.si_pid == but:
-            return
-        os.waitpid(found.si_pid, 0)
-
-
-def main() -> None:
-    """Keep the runner that the first line of the channel orders."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the lane decides when the runner ends
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    said = b""
-    while b"\n" not in said:
-        part = channel.recv(65536)
-        if not part:
-            return
-        said += part
-    order, _, more = said.partition(b"\n")
-    Warden(channel, json.loads(order)).keep(more)
-
-
-if __name__ == "__main__":
-    main()
