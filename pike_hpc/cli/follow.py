@@ -12,6 +12,7 @@ from pike_hpc.cli.keep import keep
 from pike_hpc.cli.run import Run
 from pike_hpc.config import env
 from pike_hpc.journal import Stamped
+from pike_hpc.mailbox import STARTING
 from pike_hpc.records import EvalResult, Evaluated, Proposed, Task, Tier
 from pike_hpc.search import TaskView, leader, replay
 
@@ -81,7 +82,10 @@ class Follower:
             for key, view in views.items()
             if beat.request_id in view.unjudged or beat.request_id in view.retiming
         ]
-        return ", ".join(now) or ("waiting" if beats else "starting")
+        starting = [beat.phase for beat in beats if beat.state == STARTING]
+        if not now and len(starting) == len(beats):
+            return f"starting, {starting[0]}" if starting else "starting"
+        return ", ".join(now) or "waiting"
 
     def _left(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
         wall_s = self._run.resolved.workflow.budget.wall_minutes * 60

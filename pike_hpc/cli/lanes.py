@@ -33,8 +33,7 @@ from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
 _log = logging.getLogger(__name__)
 
 _WAIT_S = 15.0
-"""How long a worker waits for a GPU: another may be handing back its work, and whoever follows
-the run takes a worker that doesn't beat for dead after 20 s."""
+"""How long a worker waits for a GPU: another may be handing back its work."""
 
 SPARE_CORES = 4
 """With fewer, a runner that starts ahead of its candidate takes more than it gives."""
@@ -82,12 +81,16 @@ def open_lane(
 
 @contextmanager
 def open_judges(
-    device: Device, engine: str, tmp: Path | None = None, image: str | None = None
+    device: Device,
+    engine: str,
+    tmp: Path | None = None,
+    image: str | None = None,
+    on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Iterator[tuple[LaneJudge, ...]]:
     """Judges on each GPU of `device` that no other process judges on; on a CPU one.
 
-    Arguments as of `open_lane`. Waits a little for the first GPU: a worker before us may be
-    handing its work back.
+    Arguments as of `open_lane`; `on_phase` hears what each thing that may hang is. Waits a little
+    for the first GPU: a worker before us may be handing its work back.
 
     Raises:
         UsageError: no torch to judge with, or the engine does not work here.
@@ -96,12 +99,15 @@ def open_judges(
     require_torch(engine, image)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(_scratch(tmp))
+        on_phase("wait for its GPU's lock")
         held = _gpus(device, scratch.parent, wanted=len(device.gpus), wait_s=_WAIT_S)
         gpus = stack.enter_context(held)
+        on_phase(f"trial of its sandbox (engine {engine})")
         chosen = _choose(engine, image)
         stack.enter_context(_nothing_left(chosen))
         cpus = os.sched_getaffinity(0)
         shares = divide_cpus(cpus, len(gpus), physical_cores(cpus))
+        on_phase("look at its processors and compilers")
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
         builder = stack.enter_context(_builder(chosen, scratch, gpus[0], image))
         uuids = [gpu for gpu in gpus if gpu is not None]

@@ -8,9 +8,9 @@ twice.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,17 +18,28 @@ from pathlib import Path
 
 from pike_hpc.cli.last_words import last_words
 from pike_hpc.cli.run import Run, wait_for
-from pike_hpc.journal import Held, Holder, WriterLock, controller_of, held_for_s, task_slug
-from pike_hpc.launch import Job, Launcher, read_jobs
-from pike_hpc.machine import start_ticks
-from pike_hpc.mailbox import alive_here
+from pike_hpc.cli.starting import (
+    Late,
+    agent_pids,
+    agents_of,
+    all_unshown,
+    beats,
+    pids_below,
+    unshown,
+    worker_pids,
+)
+from pike_hpc.journal import Held, WriterLock, held_for_s
+from pike_hpc.launch import Job, Launcher
+from pike_hpc.machine import below
+from pike_hpc.mailbox import STARTING
 from pike_hpc.records import Paused, TryAgainLater
 
 Plan = tuple[tuple[Job, ...], tuple[Job, ...]]
 """(workers, agents)."""
 
 _START_S = 20.0
-"""A started job that hasn't shown itself after this long is taken for dead."""
+"""Between two starts of a kind: one that ends at once is started again at this pace. Who stops a
+run waits as long for jobs to show themselves."""
 
 _AT_IT_S = 300.0
 """Nobody looks and starts for so long: one that seems to was killed, on another node perhaps."""
@@ -58,6 +69,7 @@ class LocalJobs:
         self._restarts = {"worker": 0, "agent": 0}
         self._judged = 0
         self._said = ""
+        self._late = Late(run, clock)
 
     def keep_going(self) -> int:
         """Start what is missing. 0, or the exit code with which a job gave up."""
@@ -69,17 +81,16 @@ class LocalJobs:
         judged = queue.done + sum(len(view.results) for view in self._run.views().values())
         if judged > self._judged:
             self._judged, self._restarts = judged, {"worker": 0, "agent": 0}
+        late = self._late.look()
+        if late is not None:
+            _say(str(late))
+            return late.exit_code
         # A worker that nobody needed has left (workers.max_idle_s): that is no death.
         if queue.new or queue.claimed or "worker" not in self._started:
-            workers = [w for w in self._run.mailbox.workers() if alive_here(w.beat)]
-            code = self._top_up("worker", self._workers[len(workers) :], alive=len(workers))
+            code = self._top_up("worker")
             if code:
                 return code
-        agents = agents_of(self._run)
-        # An agent that gave its tasks back may still build the archive: it said before that it has
-        # finished them.
-        missing = () if agents or self._run.finished() else self._agents
-        return self._top_up("agent", missing, alive=len(agents))
+        return self._top_up("agent")
 
     def wait(self) -> None:
         """Let the jobs leave by themselves after the run is finished."""
@@ -90,25 +101,37 @@ class LocalJobs:
         """Ask all to leave, then make them."""
         stop(self._run)
 
-    def _top_up(self, kind: str, missing: Sequence[Job], *, alive: int) -> int:
+    def _missing(self, kind: str) -> Sequence[Job]:
+        """Jobs of that kind of which no process lives."""
+        if kind == "worker":
+            return self._workers[len(worker_pids(self._run)) + len(unshown(self._run, kind)) :]
+        # An agent that gave its tasks back may still build the archive: it said before that it has
+        # finished them.
+        there = agents_of(self._run) or unshown(self._run, kind) or self._run.finished()
+        return () if there else self._agents
+
+    def _top_up(self, kind: str) -> int:
         """Start jobs that are missing; not 0 where that would be of no use."""
-        if not missing or self._clock() - self._started.get(kind, -_START_S) < _START_S:
+        if self._clock() - self._started.get(kind, -_START_S) < _START_S:
+            return 0
+        if not self._missing(kind):
             return 0
         try:
             with only_starter(self._run.dir) as mine:
-                if not mine or is_starting(self._run.dir, kind):
-                    return 0  # another follower of this run has just started them
-                return self._start(kind, missing, alive)
+                missing = self._missing(kind) if mine else ()
+                # None: another follower of this run has just started them.
+                return self._start(kind, missing) if missing else 0
         except TryAgainLater as error:
             if error.what != self._said:
                 self._said = error.what
                 _say(str(error))
             return 0
 
-    def _start(self, kind: str, missing: Sequence[Job], alive: int) -> int:
+    def _start(self, kind: str, missing: Sequence[Job]) -> int:
         if kind in self._started:
             said = last_words(self._run.dir, kind)
-            if said is not None and not alive:
+            others = kind == "worker" and (worker_pids(self._run) or unshown(self._run, kind))
+            if said is not None and not others:
                 _say(f"the {kind} gave up: {said.message}")
                 return said.exit_code
             self._restarts[kind] += 1
@@ -161,58 +184,30 @@ def start_lock(run_dir: Path) -> Path:
     return run_dir / "slurm" / "locks" / "start"
 
 
-def is_starting(run_dir: Path, kind: str) -> bool:
-    """Whether a job of this kind was started here just now and its process still lives."""
-    return _just_started(run_dir, kind) > 0
-
-
-def _just_started(run_dir: Path, kind: str) -> int:
-    """How many jobs of this kind were started here just now and still live."""
-    since = time.time() - _START_S
-    return sum(
-        job.kind == kind
-        and job.launcher == "local"
-        and job.host == socket.gethostname()
-        and job.submitted_at > since
-        and start_ticks(int(job.job_id)) is not None
-        for job in read_jobs(run_dir)
-    )
-
-
-def _has_unshown(run: Run) -> bool:
-    """Whether a job lives that was started just now and can't be found by `pids_of` yet."""
-    workers = sum(bool(alive_here(seen.beat)) for seen in run.mailbox.workers())
-    if _just_started(run.dir, "worker") > workers:
-        return True
-    return is_starting(run.dir, "agent") and not agents_of(run)
-
-
-def stop(run: Run) -> int:
+def stop(run: Run, *, starts_s: float = _START_S, leaves_s: float = _STOP_S) -> int:
     """Ask every process of the run on this machine to leave, then kill; how many there were.
 
-    One that is just starting is waited for: nobody could stop it later.
+    Args:
+        run: whose.
+        starts_s: how long one that is just starting gets to show itself: then it leaves in order.
+        leaves_s: how long they get for that.
     """
-    wait_for(lambda: not _has_unshown(run), _START_S)
-    pids = pids_of(run)
-    for pid in pids:
+    wait_for(lambda: not all_unshown(run), starts_s)
+    silent, pids = all_unshown(run), pids_of(run)
+    for pid in {*pids, *itertools.chain(*map(pids_below, silent))}:
         _signal(pid, signal.SIGTERM)
-    if not wait_for(lambda: not pids_of(run), _STOP_S):
-        for pid in pids_of(run):
+    if not wait_for(lambda: not (pids_of(run) or all_unshown(run)), leaves_s):
+        starting = {beat.pid for beat in beats(run) if beat.state == STARTING}
+        # What a trial started has a session of its own, and would outlive its worker.
+        trees = [pids_below(job) for job in all_unshown(run)] + [below(pid) for pid in starting]
+        for pid in {*pids_of(run), *itertools.chain(*trees)}:
             _signal(pid, signal.SIGKILL)
-    return len(pids)
+    return len(pids) + len(silent)
 
 
 def pids_of(run: Run) -> tuple[int, ...]:
     """Workers and agents of the run that live on this machine."""
-    workers = [w.beat.pid for w in run.mailbox.workers() if alive_here(w.beat)]
-    agents = [h.pid for h in agents_of(run) if h.host == socket.gethostname()]
-    return tuple(dict.fromkeys([*workers, *agents]))
-
-
-def agents_of(run: Run) -> tuple[Holder, ...]:
-    """The controllers at work, one entry a task."""
-    holders = (controller_of(run.dir, task_slug(task.key)) for task in run.tasks)
-    return tuple(h for h in holders if h is not None)
+    return tuple(sorted(worker_pids(run) | agent_pids(run)))
 
 
 def _signal(pid: int, number: int) -> None:

@@ -8,7 +8,7 @@ from pike_hpc.machine.cores import divide_cpus, physical_cores
 from pike_hpc.machine.folder import sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
-from pike_hpc.machine.process import boot_id, pid_namespace, runs, start_ticks
+from pike_hpc.machine.process import began_at, below, boot_id, pid_namespace, runs, start_ticks
 from pike_hpc.machine.stop import Stop, stop_on_signals
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "Stop",
     "ask",
     "available_memory_bytes",
+    "began_at",
+    "below",
     "boot_id",
     "buried",
     "divide_cpus",

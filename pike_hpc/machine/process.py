@@ -6,6 +6,8 @@ names another process. Boot, PID namespace, pid and start time together name one
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -44,6 +46,37 @@ def start_ticks(pid: int) -> int | None:
     fields = stat.rpartition(")")[2].split()
     # A zombie holds nothing any more: its descriptors are closed.
     return None if fields[0] in ("Z", "X") else int(fields[_START_TIME])
+
+
+def began_at(pid: int) -> float | None:
+    """Unix seconds at which a process of this namespace began; None: it has ended, or is hidden."""
+    try:
+        ticks = start_ticks(pid)
+    except OSError:
+        return None
+    if ticks is None:
+        return None
+    up_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - up_s
+
+
+def below(pid: int) -> frozenset[int]:
+    """All that a process started, and what those did; not what outlived who started it."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (entry / "stat").read_text(errors="replace")
+        except OSError:
+            continue
+        fields = stat.rpartition(")")[2].split()
+        if fields[0] not in ("Z", "X"):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, look = set(), [pid]
+    while look:
+        new = [child for child in children.get(look.pop(), ()) if child not in found]
+        found.update(new)
+        look += new
+    return frozenset(found)
 
 
 def runs(pid: int, started: int) -> bool | None:

@@ -3,11 +3,19 @@
 from pike_hpc.mailbox.file_mailbox import FileMailbox
 from pike_hpc.mailbox.liveness import alive_here, host_name, start_token
 from pike_hpc.mailbox.memory_mailbox import MemoryMailbox
-from pike_hpc.mailbox.message import MAX_ATTEMPTS, Claim, QueueCounts, SeenWorker, WorkerBeat
+from pike_hpc.mailbox.message import (
+    MAX_ATTEMPTS,
+    STARTING,
+    Claim,
+    QueueCounts,
+    SeenWorker,
+    WorkerBeat,
+)
 from pike_hpc.mailbox.protocol import JobsRun, Liveness, Mailbox, Watch
 
 __all__ = [
     "MAX_ATTEMPTS",
+    "STARTING",
     "Claim",
     "FileMailbox",
     "JobsRun",

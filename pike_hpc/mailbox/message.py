@@ -13,6 +13,9 @@ from pike_hpc.records import EvalRequest
 MAX_ATTEMPTS = 3
 """Deaths while judging after which a request becomes a dead letter."""
 
+STARTING = "starting"
+"""State of a worker that has claimed nothing yet and tries what it judges with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
@@ -53,7 +56,7 @@ class WorkerBeat:
     job_restarts: int = 0
     """How often that job had been queued again."""
     state: str
-    """idle, judging or draining."""
+    """STARTING, idle, judging or draining."""
     request_id: str | None = None
     phase: str = ""
     device_kind: str

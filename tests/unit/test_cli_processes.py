@@ -1,5 +1,6 @@
 """What a follower starts, and when: nothing twice, and no worker that nobody needs."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,12 +11,15 @@ import time
 import pytest
 
 from pike_hpc.cli.processes import LocalJobs, stop
-from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.cli.run import Run, tasks_of, wait_for
+from pike_hpc.cli.starting import BEGIN_S
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
 from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.launch import Job, JobRecord
 from pike_hpc.launch.jobs import append_jobs
+from pike_hpc.machine import start_ticks
+from pike_hpc.mailbox import WorkerBeat, host_name, start_token
 from pike_hpc.records import EvalRequest, Finished
 
 WORKFLOW = """
@@ -59,10 +63,113 @@ def run(tmp_path):
     return Run.create(tmp_path / "run", resolved, tasks_of(resolved)[0])
 
 
-def follow(run, launcher=None):
+def follow(run, launcher=None, kinds=("worker", "agent")):
     now, launcher = [0.0], launcher or NotedLauncher()
-    plan = tuple((Job(kind=kind, name=kind, argv=("true",)),) for kind in ("worker", "agent"))
+    jobs = [(Job(kind=kind, name=kind, argv=("true",)),) for kind in kinds]
+    plan = (jobs[0], jobs[1] if len(jobs) > 1 else ())
     return LocalJobs(run, launcher, plan, clock=lambda: now[0]), launcher, now
+
+
+HELD = """
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()  # as a trial's sandbox does
+os.write(1, b"%d\\n" % os.getpid())
+signal.pause()
+"""
+"""A job that neither shows itself nor leaves, with a process below it in another session."""
+
+
+@pytest.fixture
+def held():
+    """Such a job's process; its own pid and the one below."""
+    with subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True) as job:
+        pids = {job.pid}
+        try:
+            pids |= {int(job.stdout.readline()) for _ in range(2)}
+            yield job, pids
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def beat(state, phase, pid=None):
+    pid = os.getpid() if pid is None else pid
+    return WorkerBeat(
+        **dict(worker_id="slow", host=host_name(), pid=pid, start_token=start_token(pid)),
+        **dict(counter=0, state=state, phase=phase, device_kind="cpu", started_at=0.0),
+    )
+
+
+def test_a_worker_whose_process_lives_is_not_gone(run, held, capsys):
+    """Slow or hanging: no other is started, and what it hangs in is said once, in the end."""
+    job, _ = held
+    jobs, launcher, now = follow(run, kinds=("worker",))
+    put_work(run)
+    assert jobs.keep_going() == 0
+    append_jobs(run.dir, (record("worker", job.pid),))
+    while now[0] < 0.9 * BEGIN_S:
+        now[0] += 30.0
+        assert jobs.keep_going() == 0
+    assert launcher.started.count("worker") == 1
+    assert capsys.readouterr().err == ""
+    now[0] += 0.2 * BEGIN_S
+    assert jobs.keep_going() == 1
+    said = capsys.readouterr().err
+    assert "worker lives and has not shown itself for 10 minutes" in said
+    assert f"{job.pid}_0_log.out" in said
+    assert "pike-hpc doctor" in said
+
+
+def test_what_a_worker_hangs_in_is_said(run, held, capsys):
+    job, _ = held
+    jobs, launcher, now = follow(run, kinds=("worker",))
+    put_work(run)
+    append_jobs(run.dir, (record("worker", job.pid),))
+    run.mailbox.beat(beat("starting", "trial of its sandbox (engine auto)", job.pid))
+    codes = []
+    while not any(codes) and now[0] < 2 * BEGIN_S:
+        codes.append(jobs.keep_going())
+        now[0] += 30.0
+    assert codes[-1] == 1
+    assert "worker" not in launcher.started
+    said = capsys.readouterr().err
+    assert "it hangs in the trial of its sandbox (engine auto)" in said
+    assert "slow.log" in said
+    assert "pike-hpc doctor" in said
+
+
+def test_a_worker_at_work_was_never_late(run, capsys):
+    jobs, _, now = follow(run, kinds=("worker",))
+    put_work(run)
+    mailbox = run.mailbox
+    for state in ("starting", "judging", "starting"):
+        mailbox.beat(beat(state, "x"))
+        assert jobs.keep_going() == 0
+        now[0] += 0.8 * BEGIN_S
+    assert "hangs" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shows_itself", [False, True])
+def test_none_that_hangs_is_left_behind(run, held, shows_itself):
+    """Nor what it started in another session."""
+    job, pids = held
+    append_jobs(run.dir, (record("worker", job.pid),))
+    if shows_itself:
+        run.mailbox.beat(beat("starting", "trial of its sandbox", job.pid))
+    assert stop(run, starts_s=0.5, leaves_s=0.5) == 1
+    assert job.wait(10) == -signal.SIGKILL
+    assert wait_for(lambda: all(start_ticks(pid) is None for pid in pids), 10)
+
+
+def test_a_pid_that_is_used_again_is_no_job_of_ours(run, held):
+    job, _ = held
+    append_jobs(run.dir, (record("worker", job.pid, submitted_at=time.time() - 3600),))
+    jobs, launcher, _ = follow(run)
+    jobs.keep_going()
+    assert launcher.started == ["worker", "agent"]
 
 
 def put_work(run):
