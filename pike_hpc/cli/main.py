@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 import pike_hpc
+from pike_hpc.cli.plain import speak_plainly
 from pike_hpc.records import PikeError
 
 COMMANDS = {
@@ -40,6 +41,7 @@ _MODULES = {"resume": "submit", "cancel": "submit"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    speak_plainly()
     arguments = sys.argv[1:] if argv is None else list(argv)
     name = next((a for a in arguments if not a.startswith("-")), "")
     parser = _parser(name)
