@@ -28,6 +28,7 @@ from pike_hpc.evaluate.judge_anchor import Alone, time_alone
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
+from pike_hpc.evaluate.judge_failures import reference_failed
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
@@ -97,7 +98,7 @@ class Judge:
             self._warm.forget(request.task)
             self.short = failed.code is Code.OUT_OF_MEMORY
             outcome.status = EvalStatus.JUDGE_ERROR
-            outcome.message = f"the reference's runner failed: {failed}"
+            outcome.message = reference_failed(failed)
         except Unfit as error:
             self.short = isinstance(error, Shortage)
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
@@ -279,6 +280,8 @@ def _said(error: BaseException) -> str:
             f"it needs more GPU memory than there is: {free / 2**30:.1f} of {total / 2**30:.1f} "
             "GiB were free when it ran out"
         )
+    if isinstance(error, RunnerFailed):
+        return reference_failed(error)
     if isinstance(error, PikeError):
         return printable("; ".join(filter(None, (error.what, error.fix))), 400)
     return printable(f"{type(error).__name__}: {error}", 400)

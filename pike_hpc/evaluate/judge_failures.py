@@ -108,6 +108,23 @@ def _gone(ending: Ending, doing: str) -> tuple[EvalStatus, str]:
     return EvalStatus.RUNTIME_ERROR, f"exited with status {status} {doing}"
 
 
+_REFERENCE: dict[str, str] = {
+    "gone": "it ended",
+    "deadline": "it met its deadline",
+    "unasked": "it rang the doorbell without being asked",
+}
+
+
+def reference_failed(failed: RunnerFailed) -> str:
+    """The sentence for a failure of the reference's own runner, which is nobody's fault here."""
+    doing = _WHILE[failed.op]
+    said = _REFERENCE.get(failed.kind)
+    if said is None:
+        said = "it failed" if failed.code is None else f"it answered {failed.code.name}"
+    at = f" ({failed.op.name})" if failed.op is not None else ""
+    return f"the reference's runner failed: {said} {doing}{at}"
+
+
 def cannot_share(error: Exception) -> bool:
     """Whether a judge that never shared GPU memory with a runner failed for just that.
 

@@ -1,10 +1,10 @@
-"""When a judge gives up sharing GPU memory and goes through the host."""
+"""What a judge makes of runners that fail: through the host, or in words for a person."""
 
 import pytest
 
-from pike_hpc.evaluate.judge_failures import cannot_share
+from pike_hpc.evaluate.judge_failures import cannot_share, reference_failed
 from pike_hpc.evaluate.judge_link import RunnerFailed
-from pike_hpc.evaluate.runner import Op
+from pike_hpc.evaluate.runner import Code, Op
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 
 pytestmark = pytest.mark.torch
@@ -23,3 +23,31 @@ pytestmark = pytest.mark.torch
 )
 def test_only_what_says_so_is_taken_for_it(error, gives_up):
     assert cannot_share(error) is gives_up
+
+
+@pytest.mark.parametrize(
+    ("failed", "says"),
+    [
+        (
+            RunnerFailed(1, "deadline", Op.LOAD),
+            "it met its deadline while being constructed (LOAD)",
+        ),
+        (RunnerFailed(1, "deadline", None), "it met its deadline while starting"),
+        (RunnerFailed(1, "gone", Op.CALL), "it ended in forward (CALL)"),
+        (RunnerFailed(1, "unasked", Op.NULL), "it rang the doorbell without being asked"),
+        (RunnerFailed(1, "code", Op.LOAD, Code.OUT_OF_MEMORY), "it answered OUT_OF_MEMORY"),
+    ],
+)
+def test_a_reference_that_fails_is_told_in_words(failed, says):
+    said = reference_failed(failed)
+    assert said.startswith("the reference's runner failed: ")
+    assert says in said
+    assert "None" not in said
+
+
+def test_every_way_to_fail_has_its_words():
+    for kind in ("gone", "deadline", "unasked"):
+        for op in (None, *Op):
+            assert "failed: it " in reference_failed(RunnerFailed(1, kind, op))
+    for code in Code:
+        assert code.name in reference_failed(RunnerFailed(1, "code", Op.CALL, code))
