@@ -14,6 +14,7 @@ from pathlib import Path
 from pike_hpc.agent import AgentOptions, run_agent
 from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.models import make_models
+from pike_hpc.cli.place import check_place
 from pike_hpc.cli.run import Run, writer_id
 from pike_hpc.cli.setup import make_controller
 from pike_hpc.config import ModelSpec, Resolved
@@ -40,6 +41,7 @@ def simulate(resolved: Resolved, tasks: tuple[Task, ...], folder: Path | None) -
         ),
     )
     folder = folder or resolved.run_dir.with_name(f"{resolved.run_name}-simulated")
+    check_place(folder)
     run = Run.open(folder) if (folder / "run.yaml").exists() else None
     if run is not None and not walks(run.resolved):
         raise UsageError(

@@ -14,6 +14,7 @@ from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.image import check_image, with_digest
 from pike_hpc.cli.judging_torch import judging_device, left_out, require_torch
 from pike_hpc.cli.models import check_keys
+from pike_hpc.cli.place import check_place
 from pike_hpc.cli.run import Run, tasks_of
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import simulate, walks
@@ -62,6 +63,8 @@ def submit(options: argparse.Namespace) -> int:
     if options.simulate:
         return simulate(resolved, tasks, options.run_dir)
     tape = tape_from(options)
+    if options.run_dir is not None:
+        check_place(options.run_dir)
     resolved, device = _with_device(resolved, tape)
     folder = options.run_dir or resolved.run_dir
     if options.dry_run:
