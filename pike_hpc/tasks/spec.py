@@ -158,6 +158,13 @@ def _chosen(text: str | None, tasks_root: Path | None) -> Chosen:
 
 def _suite_and_ids(text: str, tasks_root: Path | None) -> tuple[Suite, str]:
     name, slash, ids = text.rpartition("/")
+    if _is_suite(text, tasks_root):
+        tasks = load_suite(text, tasks_root=tasks_root).tasks
+        raise UsageError(
+            f"{text!r} is a suite of {len(tasks)} tasks, and one of them is wanted",
+            valid=", ".join(f"{text.rstrip('/')}/{task.id}" for task in tasks[:3]) + ", …",
+            fix=f"pike-hpc tasks list {text} names them all",
+        )
     if not slash or not name or not ids:
         raise UsageError(
             f"TASK {text!r} is neither SUITE/ID nor a file",

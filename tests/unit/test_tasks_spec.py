@@ -124,7 +124,7 @@ def test_a_task_is_found_by_stem_name_or_padded_id(text):
         ("level3-pike/LeNet", r"did you mean level3-pike/4 \(LeNet5\)"),
         ("level3-pik/4", "did you mean 'level3-pike'"),
         ("nothing", "neither SUITE/ID nor a file"),
-        ("level3-pike/", "neither SUITE/ID nor a file"),
+        ("level3-pike/", "is a suite of 30 tasks, and one of them is wanted"),
         ("/nonexistent/4_LeNet5.py", "no task file"),
         ("/nonexistent/4", "no folder /nonexistent"),
     ],
