@@ -22,6 +22,7 @@ from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor_here import here
 from pike_hpc.cli.doctor_node import inside, model
 from pike_hpc.cli.doctor_slurm import at_slurm, on_nodes, scrontab
+from pike_hpc.cli.seconds import whole_seconds
 from pike_hpc.config import Resolved, env, recognise_site, resolve
 from pike_hpc.evaluate.device import torch_version
 from pike_hpc.records import encode
@@ -48,7 +49,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-nodes", action="store_true", help="ask Slurm for no node")
     parser.add_argument(
-        "--wait-s", type=int, default=60, metavar="S", help="for a node; default 60"
+        "--wait-s", type=whole_seconds, default=60, metavar="S", help="for a node; default 60"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--collect", type=Path, metavar="FILE", help="a redacted report to send")

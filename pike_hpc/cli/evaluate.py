@@ -13,6 +13,7 @@ from pike_hpc.cli.candidate_file import read_candidate
 from pike_hpc.cli.image import digest_of
 from pike_hpc.cli.judging_torch import judging_device, judging_toolchain, require_use
 from pike_hpc.cli.lanes import open_lane
+from pike_hpc.cli.seconds import seconds
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.stock import Stock, StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, task_from
@@ -48,7 +49,9 @@ def add_judging_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="auto", help="isolation: auto, bubblewrap, unshare, …")
     parser.add_argument("--image", metavar="IMAGE", help="of apptainer (a file), podman, …")
     parser.add_argument("--min-isolation", default="L1", help="L0 to L4; below it is a refusal")
-    parser.add_argument("--timeout-s", type=float, default=900.0, help="for each evaluation")
+    parser.add_argument(
+        "--timeout-s", type=seconds, default=900.0, metavar="S", help="for each evaluation"
+    )
 
 
 def device_from(options: argparse.Namespace) -> Device:
@@ -155,8 +158,8 @@ def describe(task: Task, result: EvalResult, device: Device) -> str:
         lines += [
             f"PASSED  {timing.speedup:.2f}x over eager (95 % interval {low:.2f} to {high:.2f}), "
             f"tier {result.tier}",
-            f"  time       {timing.candidate_ms:.4g} ms against {timing.reference_ms:.4g} ms, "
-            f"{timing.windows} windows",
+            f"  time       {timing.candidate_ms:.4g} ms against {timing.reference_ms:.4g} ms: "
+            f"medians of all {timing.windows} windows; the speedup compares neighbouring ones",
         ]
     else:
         lines += [f"{result.status}  {result.message}"]

@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     name = next((a for a in arguments if not a.startswith("-")), "")
     parser = _parser(name)
+    _refuse_empty(parser, arguments)
     options = parser.parse_args(arguments)
     options.arguments = arguments
     if options.command is None:
@@ -68,6 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _explain(error)
     return code
+
+
+def _refuse_empty(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """A name that a shell's variable did not give would be taken for this folder."""
+    for number, word in enumerate(arguments):
+        before = arguments[number - 1] if number else ""
+        if word == "" or (word.startswith("--") and word.endswith("=")):
+            after = f" after {before!r}" if before else ""
+            parser.error(f"an empty argument: {word!r}{after}; name something, or leave it out")
 
 
 def _explain(error: OSError) -> int:

@@ -68,6 +68,31 @@ def test_the_commands_are_those_of_the_contract():
             ["submit", "--workflow", "w.yaml", "--set", "container.image=i.sif"],
             ["container.image i.sif would not be used", "--set container.image", "apptainer"],
         ),
+        *(
+            (
+                ["evaluate", "level3-pike/4", "w.py", f"--timeout-s={t}"],
+                [f"'{t}' is no time", "week"],
+            )
+            for t in ("nan", "inf", "-inf", "-1", "0", "1e300", "soon")
+        ),
+        (["baselines", "level3-pike/4", "--timeout-s", "nan"], ["'nan' is no time"]),
+        (["doctor", "--wait-s", "0"], ["'0' is no time"]),
+        (["doctor", "--wait-s", "1.5"], ["whole number"]),
+        (["agent", "r", "--max-seconds", "nan"], ["'nan' is no time"]),
+        (["agent", "r", "--max-seconds", "inf"], ["'inf' is no time"]),
+        (["submit", "--workflow", "w.yaml", "--run", ""], ["empty argument", "after '--run'"]),
+        (["submit", "--workflow", "w.yaml", "--run="], ["empty argument", "'--run='"]),
+        (["status", ""], ["empty argument", "after 'status'"]),
+        (
+            ["submit", "--workflow", "w.yaml", "--run", "."],
+            ["no run folder, and not empty", "w.py"],
+        ),
+        (
+            ["submit", "--workflow", "w.yaml", "--run", ".", "--simulate"],
+            ["no run folder, and not empty", "w.py"],
+        ),
+        (["evaluate", "level3-pike", "w.py"], ["is a suite of", "level3-pike/1,", "tasks list"]),
+        (["tasks", "show", "level3-pike"], ["is a suite of", "tasks list"]),
         (["evaluate", "level3-pike/4", "nope.py"], ["nope.py", "ModelNew"]),
         (["evaluate", "level3-pike/4", "w.yaml", "--shape", "batch=0"], ["batch_size=2"]),
         (["status", "."], ["run.yaml", "submit"]),
