@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -27,7 +26,14 @@ from pike_hpc.evaluate.device import Device, compute_capability
 from pike_hpc.evaluate.gate import Gate
 from pike_hpc.evaluate.gpu_lock import take_free
 from pike_hpc.evaluate.lane import Lane
-from pike_hpc.machine import divide_cpus, physical_cores, pid_namespace, runs, start_ticks
+from pike_hpc.machine import (
+    divide_cpus,
+    physical_cores,
+    pid_namespace,
+    remove_tree,
+    runs,
+    start_ticks,
+)
 from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
 
 _log = logging.getLogger(__name__)
@@ -220,10 +226,12 @@ def _scratch(tmp: Path | None) -> Iterator[Path]:
     parent = tmp or Path(tempfile.gettempdir())
     sweep(parent)
     prefix = f"pike-{owner_name(os.getpid())}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
         folder.chmod(0o711)  # a candidate of another uid passes through to its own folder
         yield folder
+    finally:
+        remove_tree(folder)
 
 
 def sweep(parent: Path) -> None:
@@ -238,7 +246,7 @@ def sweep(parent: Path) -> None:
         with contextlib.suppress(OSError):
             mine = folder.stat().st_uid == os.geteuid() and not folder.is_symlink()
             if mine and runs(int(owner[2], 16), int(owner[3], 16)) is False:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
 
 def owner_name(pid: int) -> str:

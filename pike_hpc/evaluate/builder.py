@@ -12,7 +12,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ from pike_hpc.evaluate.built import NOTHING, Built, Library
 from pike_hpc.evaluate.device import torch_version
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.ward import Ward
+from pike_hpc.machine import remove_tree
 from pike_hpc.records import EvalRequest, digest
 
 BUILDER_VERSION = "1"
@@ -139,7 +139,7 @@ class Builder:
         self._pool.shutdown(wait=True, cancel_futures=True)
         os.close(self._stop_write)
         os.close(self._stop_read)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
 
     def _start(self, request: EvalRequest) -> concurrent.futures.Future[Built] | None:
         if not compiles(request.candidate_source):
@@ -177,7 +177,7 @@ class Builder:
                 del self._under_way[key]
                 if final:
                     for folder in self._shelf.put(key, built, self.folder / f"k{number}"):
-                        shutil.rmtree(folder, ignore_errors=True)
+                        remove_tree(folder)
         return built
 
     def _run(self, request: EvalRequest, number: int) -> tuple[Made, str]:

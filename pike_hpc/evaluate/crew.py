@@ -10,7 +10,6 @@ import contextlib
 import enum
 import logging
 import select
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Set
@@ -22,6 +21,7 @@ from pike_hpc.evaluate.contained import ContainedJudge
 from pike_hpc.evaluate.gate import Departed, Gate
 from pike_hpc.evaluate.wards import Wards
 from pike_hpc.evaluate.wire import Gone
+from pike_hpc.machine import remove_tree
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class Crew:
             self._closed, self._frozen_at = True, None
             self._drop_judge()
             self._hands.notify_all()
-        shutil.rmtree(self._cell.folder, ignore_errors=True)
+        remove_tree(self._cell.folder)
 
     @contextlib.contextmanager
     def _moving(self) -> Iterator[None]:

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import itertools
 import os
-import shutil
 import socket
 import sys
 import time
@@ -43,6 +42,7 @@ from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import Channel
+from pike_hpc.machine import remove_tree
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,
@@ -322,6 +322,6 @@ def main(fd: int, scratch: str) -> None:
             serve(Host(Channel(link), Path(scratch)))
         finally:
             # The lane may have been killed: whoever of its processes ends last cleans up.
-            shutil.rmtree(scratch, ignore_errors=True)
+            remove_tree(Path(scratch))
             with contextlib.suppress(OSError):
                 Path(scratch).parent.rmdir()

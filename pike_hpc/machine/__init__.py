@@ -5,7 +5,7 @@ Standard library only. Knows nothing of runs: journal, mailbox and their locks a
 
 from pike_hpc.machine.ask import Answer, ask, buried, end_group
 from pike_hpc.machine.cores import divide_cpus, physical_cores
-from pike_hpc.machine.folder import sync_folder
+from pike_hpc.machine.folder import remove_tree, sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
 from pike_hpc.machine.process import began_at, below, boot_id, pid_namespace, runs, start_ticks
@@ -28,6 +28,7 @@ __all__ = [
     "mount_table",
     "physical_cores",
     "pid_namespace",
+    "remove_tree",
     "runs",
     "start_ticks",
     "stop_on_signals",
