@@ -50,7 +50,7 @@ from .protocol import (
     is_other,
     phase,
 )
-from .state import State
+from .state import State, writable
 from .trees import as_tensor, flatten, host_bytes, unflatten, views
 from .weights import Hands, Placement, Twin, slots_of, unwritten
 
@@ -162,7 +162,7 @@ class Runner:
         if hands is not None:
             self._fit(model, self._weights[source])
         elif (prepare := prepare_of(model)) is not None:
-            with contextlib.suppress(Refused), phase(Code.RAISED), torch.inference_mode():
+            with contextlib.suppress(Refused), phase(Code.RAISED), torch.no_grad():
                 prepare(model.state_dict())  # its weights are there already
         self._model = model
         self._remember()
@@ -234,7 +234,7 @@ class Runner:
         prepare, placement = prepare_of(model), self._placement
         if placement is not None and placement.by_name:
             self._write(model, placement, weights, strict=prepare is None)
-        self._prepares = prepare is not None and self._prepared(prepare, weights)
+        self._prepares = prepare is not None and self._prepared(model, prepare, weights)
         if self._prepares:
             return
         if placement is None:
@@ -260,23 +260,26 @@ class Runner:
             state.update(found)
             found = state
         try:
-            # A parameter that forward replaced is an inference tensor, written only there.
-            with torch.inference_mode():
+            with writable(torch.nn.Module.state_dict(model).values()):
                 load(model, found, strict=placement.by_name)
         except RuntimeError:
             if strict:
                 raise Refused(Code.NEED_SEED) from None
 
     def _prepared(
-        self, prepare: Callable[[dict[str, Any]], None], weights: Sequence[torch.Tensor]
+        self,
+        model: torch.nn.Module,
+        prepare: Callable[[dict[str, Any]], None],
+        weights: Sequence[torch.Tensor],
     ) -> bool:
         """Whether `prepare` took them; where they have places it may be a helper of another kind.
 
         Raises Refused.
         """
         state = zip((slot.name for slot in self._slots), weights, strict=True)
+        tensors = torch.nn.Module.state_dict(model).values()
         try:
-            with phase(Code.PREPARE_RAISED), torch.inference_mode():
+            with phase(Code.PREPARE_RAISED), writable(tensors):
                 prepare({name: w.to(self._device, copy=True) for name, w in state})
         except Refused as refused:
             if self._placement is None or refused.code is not Code.PREPARE_RAISED:
@@ -295,20 +298,21 @@ class Runner:
         self._copy_out(leaves, place)
 
     def _forward(self) -> Any:
-        with torch.inference_mode():
+        with torch.no_grad():
             arguments = self._setup["input_tree"], self._here[self._place], vars(self._task)
             return self._model(*unflatten(*arguments))
 
     def _copy_in(self, place: int, key: int) -> None:
-        if self._setup["sealed"]:
-            seal.cover(self._rows[place], key)
-            self._settle()
-        elif self._device.type != "cpu":
-            for there, here in zip(self._inputs[place], self._here[place], strict=True):
-                here.copy_(there)
+        with torch.no_grad():  # a program may ask for its input's gradient
+            if self._setup["sealed"]:
+                seal.cover(self._rows[place], key)
+                self._settle()
+            elif self._device.type != "cpu":
+                for there, here in zip(self._inputs[place], self._here[place], strict=True):
+                    here.copy_(there)
 
     def _copy_out(self, leaves: Sequence[Any], place: int) -> None:
-        with torch.inference_mode():
+        with torch.no_grad():  # what a program's own threads made may require gradients
             for slot, leaf in zip(self._outputs[place], leaves, strict=True):
                 slot.copy_(as_tensor(leaf, slot))
         self._settle()
@@ -320,7 +324,9 @@ class Runner:
 
 def packed(leaf: Any) -> Any:
     """An output as its slot lies: how the reference strides it is no part of the constant."""
-    return leaf.contiguous() if torch.is_tensor(leaf) and leaf.layout is torch.strided else leaf
+    if not torch.is_tensor(leaf) or leaf.layout is not torch.strided:
+        return leaf
+    return leaf.detach().contiguous()
 
 
 def load(model: torch.nn.Module, state: dict[str, Any], *, strict: bool) -> None:

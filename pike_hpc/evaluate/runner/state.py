@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,6 +13,17 @@ STATE_BYTES = 1 << 30
 """A model that keeps more than this beside its parameters is not reset between calls."""
 
 _ATTRIBUTE = re.compile(r"\.\s*(\w+)")
+
+
+def writable(tensors: Iterable[Any]) -> AbstractContextManager[None]:
+    """Where all of these can be written in place.
+
+    What a program makes under an inference mode of its own is written only there; anything new that
+    is made there is of that kind, which is why it is no place to be without need.
+    """
+    if any(torch.is_tensor(t) and t.is_inference() for t in tensors):
+        return torch.inference_mode()
+    return torch.no_grad()
 
 
 class State:
@@ -32,7 +45,7 @@ class State:
             held = {**vars(module), **module._buffers}
             for name, value in held.items():
                 if isinstance(value, torch.Tensor):
-                    self._kept.append((module, name, value, value.clone()))
+                    self._kept.append((module, name, value, value.detach().clone()))
                 elif not isinstance(value, plain) or name.startswith("_"):
                     continue
                 elif names is None or name in names or type(value) in (int, float):
@@ -50,7 +63,7 @@ class State:
 
     def restore(self) -> None:
         """Put everything back."""
-        with torch.inference_mode():
+        with writable(value for _, _, value, _ in self._kept):
             for module, name, value, kept in self._kept:
                 if isinstance(value, torch.Tensor):
                     value.copy_(kept)
