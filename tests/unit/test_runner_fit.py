@@ -128,3 +128,179 @@ def test_what_a_call_left_is_put_back_however_it_was_made(started, mode):
     for _ in range(3):
         assert runner.do(Op.RESET) is Code.OK
         assert runner.error() < NEAR
+
+
+def test_a_parameter_that_a_call_makes_is_no_weight_that_is_missing(started):
+    runner = started(CALLS["a parameter made by the first call and used by a thread"])
+    assert runner.load() is Code.OK
+    assert runner.error() < NEAR
+    assert runner.follows()
+
+
+BARE = """
+import torch, torch.nn as nn
+import torch.nn.functional as F
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        def empty(*shape):
+            return nn.Parameter(torch.empty(shape))
+        two = 2 * width
+        self.w, self.b = empty(two, width), empty(two)
+        self.gain, self.shift = empty(two), empty(two)
+        self.register_buffer("norm_mean", torch.empty(two))
+        self.register_buffer("norm_var", torch.empty(two))
+        self.v, self.c = empty(width, two), empty(width)
+        self.ready = False
+    def forward(self, x):
+        norm = self.norm_mean, self.norm_var, self.gain, self.shift
+        h = F.batch_norm(F.linear(x, self.w, self.b), *norm)
+        return F.linear(torch.relu(h), self.v, self.c)
+"""
+"""Every weight under a name of its own, in memory that its constructor leaves unwritten."""
+
+FUSED = """
+import torch, torch.nn as nn
+import torch.nn.functional as F
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.wb = nn.Parameter(torch.empty(2 * width, width + 1))
+        self.vc = nn.Parameter(torch.empty(width, 2 * width + 1))
+    def forward(self, x):
+        h = torch.relu(F.linear(x, self.wb[:, :-1], self.wb[:, -1]))
+        return F.linear(h, self.vc[:, :-1], self.vc[:, -1])
+"""
+"""Its norm is folded and its weights have no place: what `MAKES` says must be done with them."""
+
+MAKES = """
+        gain = S["norm.weight"] / torch.sqrt(S["norm.running_var"] + 1e-5)
+        bias = (S["first.bias"] - S["norm.running_mean"]) * gain + S["norm.bias"]
+        wb = torch.cat([S["first.weight"] * gain[:, None], bias[:, None]], 1)
+        vc = torch.cat([S["second.weight"], S["second.bias"][:, None]], 1)
+"""
+
+
+def made(head: str, *tail: str) -> str:
+    """A method of FUSED that makes its weights; `head` names the state S."""
+    return FUSED + head + MAKES + "".join(f"        {line}\n" for line in tail)
+
+
+COPIES = ("self.wb.copy_(wb)", "self.vc.copy_(vc)")
+DATA = ("self.wb.data.copy_(wb)", "self.vc.data = vc")
+
+HELPERS = {
+    "an option": "    def prepare(self, fast=True):\n        assert fast is True\n",
+    "an input that may be missing": "    def prepare(self, x=None):\n        self.w = None\n",
+    "an input": "    def prepare(self, x):\n        return x\n",
+    "an input, told by its shape": "    def prepare(self, x):\n        return x.reshape(-1)\n",
+    "no argument": "    def prepare(self):\n        raise OSError\n",
+    "a flag": "    prepare = True\n",
+}
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_helper_called_prepare_takes_no_weights(started, name):
+    runner = started(BARE + HELPERS[name])
+    assert runner.load() is Code.PLACED
+    assert runner.error() < NEAR
+    assert runner.follows()
+
+
+def test_a_helper_that_folds_before_it_raises_finds_the_weights(started):
+    helper = """
+    def prepare(self, x):
+        if not hasattr(self, "packed"):
+            self.packed = self.w.detach().clone()
+        return x.contiguous()
+"""
+    source = BARE.replace("F.linear(x, self.w,", "F.linear(self.prepare(x), self.packed,")
+    runner = started(source + helper)
+    assert runner.load() is Code.PLACED
+    assert runner.error() < NEAR
+
+
+LOADERS = {
+    "prepare(state_dict)": made("    def prepare(self, S):", *COPIES).replace("S", "state_dict"),
+    "prepare(sd), past autograd": made("    def prepare(self, S):", *DATA).replace("S", "sd"),
+    "prepare under any name": made("    def prepare(self, S):", *COPIES).replace("S", "given"),
+    "prepare with a default": made("    def prepare(self, S=None):", *COPIES).replace("S", "state"),
+    "prepare with an annotation": made(
+        "    def prepare(self, given: dict = None):\n        S = {**given}", *COPIES
+    ),
+    "a loader": made("    def load_state_dict(self, S, strict=True):", *COPIES),
+    "a loader that takes a state alone": made("    def load_state_dict(self, S):", *DATA),
+    "a loader that makes a state": made(
+        "    def load_state_dict(self, S, strict=True, assign=False):",
+        "return super().load_state_dict(dict(wb=wb, vc=vc), strict=strict)",
+    ),
+    "a hook": made(
+        "    def _load_from_state_dict(self, S, prefix, *rest):",
+        "S.clear()",
+        "S.update(wb=wb, vc=vc)",
+        "super()._load_from_state_dict(S, prefix, *rest)",
+    ),
+    "another hook": made(
+        "    def remap(self, S, *rest):", "S.clear()", "S.update(wb=wb, vc=vc)"
+    ).replace(
+        "    def forward",
+        "        self.register_load_state_dict_pre_hook(ModelNew.remap)\n    def forward",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_takes_the_names_of_the_reference(started, name):
+    runner = started(LOADERS[name])
+    code = runner.load()
+    assert code is (Code.OK if "prepare" in name else Code.PLACED)
+    assert runner.error() < NEAR
+    assert runner.follows()
+
+
+NO_LOADERS = {
+    "names of its own alone": """
+    def load_state_dict(self, state, strict=True):
+        self.w.data.copy_(state["w"])
+        return super().load_state_dict(state, strict=False)
+""",
+    "whatever has a place": """
+    def load_state_dict(self, state, strict=True):
+        return super().load_state_dict(state, strict=False)
+""",
+    "half of it, then an exception": """
+    def load_state_dict(self, state, strict=True):
+        with torch.no_grad():
+            self.w.zero_()
+            self.norm_var.zero_()
+        raise KeyError("model")
+""",
+    "nothing": "    def load_state_dict(self, *args, **options):\n        pass\n",
+}
+
+
+@pytest.mark.parametrize("name", NO_LOADERS)
+def test_a_loader_that_leaves_weights_out_is_not_asked(started, name):
+    runner = started(BARE + NO_LOADERS[name])
+    assert runner.load() is Code.PLACED
+    assert runner.error() < NEAR
+    assert runner.follows()
+
+
+def test_what_a_loader_spoils_and_has_no_place_is_put_back(started):
+    own = "        self.one = nn.Parameter(torch.ones(1))\n    def forward"
+    source = BARE.replace("    def forward", own)
+    source = source.replace("return F.linear(", "return self.one * F.linear(")
+    runner = started(source + NO_LOADERS["half of it, then an exception"])
+    assert runner.load() is Code.PLACED
+    assert runner.error() < NEAR
+
+
+@pytest.mark.parametrize(
+    ("argument", "code"), [("state_dict", Code.PREPARE_RAISED), ("x", Code.NEED_SEED)]
+)
+def test_who_has_no_place_and_a_prepare_that_raises_is_told_what_is_missing(
+    started, argument, code
+):
+    raising = f"    def prepare(self, {argument}):\n        return {argument}.shape\n"
+    assert started(FUSED + raising).load() is code

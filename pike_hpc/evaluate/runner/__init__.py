@@ -2,16 +2,17 @@
 
 The same code runs the reference and a candidate, inside the sandbox, as a package of its own that
 imports nothing of this project (`lane` starts it by path). Reading order: protocol, doorbell,
-seal, program, weights, trees, state, serve.
+seal, program, places, weights, fit, trees, state, serve.
 """
 
 from .doorbell import PAGE_BYTES, Page
+from .places import STATISTICS, slots_of
 from .profile import HEAD, MAGIC, ROW, SHEET_BYTES, TOP
 from .protocol import BELL, DONE, MIXTURE_BITS, Code, Op, Source, is_other, kept_answers
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
-from .weights import STATISTICS, Hands, layers_made, slots_of, unwritten, watching
+from .weights import Hands, layers_made, unwritten, watching
 
 __all__ = [
     "BELL",

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import json
 import os
 import socket
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +29,8 @@ import torch
 from . import device_memory, profile, seal
 from .doorbell import Page
 from .extensions import Libraries, install
+from .fit import Fitting, prepare_of
+from .places import slots_of
 from .program import (
     ENTRIES,
     init_inputs,
@@ -50,9 +51,9 @@ from .protocol import (
     is_other,
     phase,
 )
-from .state import State, writable
+from .state import State
 from .trees import as_tensor, flatten, host_bytes, unflatten, views
-from .weights import Hands, Placement, Twin, slots_of, unwritten
+from .weights import Hands, Twin, unwritten
 
 SPARED_BYTES, SPARED_PART = 1 << 28, 0.1
 """A model that is replaced lives on until the next one is built where it is no larger: on the host
@@ -91,9 +92,8 @@ class Runner:
         self._task: ModuleType | None = None
         self._entry: Any = None
         self._model: Any = None
-        self._placement: Placement | None = None
-        self._prepares = False
-        """Whether the program's `prepare` took the weights."""
+        self._fitting: Fitting | None = None
+        """None while its weights are its seed's."""
         self._state: State | None = None
         self._last: list[list[Any]] = []
         self._keeps: int = setup["keeps"]
@@ -111,10 +111,9 @@ class Runner:
         elif op is Op.LOAD:
             return self._load(source, number)
         elif op is Op.RELOAD:
-            lasts = self._placement is None or self._placement.lasting or self._prepares
-            if not lasts:
+            if self._fitting is None or not self._fitting.lasts:
                 raise Refused(Code.NEED_SEED)
-            self._fit(self._model, self._chosen(source, number))
+            self._fitting.fit(self._chosen(source, number))
             self._remember()
         elif op is Op.RESET:
             self._restore()
@@ -152,23 +151,25 @@ class Runner:
             model, hands = self._construct(source, seed)
         if not isinstance(model, torch.nn.Module):
             raise Refused(Code.NOT_A_MODULE)
-        self._placement, self._prepares = None, False
+        self._fitting, placement = None, None
         model.eval()  # first: a program may fold its norms in it, and return nothing
         if hands is not None:
             # Not the program's own method, which may take no arguments.
             own = torch.nn.Module.state_dict(model, keep_vars=True)
-            self._placement = hands.place(own, lambda: self._twin(model, source, seed))
+            placement = hands.place(own, lambda: self._twin(model, source, seed))
         model.to(self._device)
         if hands is not None:
-            self._fit(model, self._weights[source])
+            names = [slot.name for slot in self._slots]
+            self._fitting = Fitting(model, placement, names, self._device)
+            self._fitting.fit(self._weights[source])
         elif (prepare := prepare_of(model)) is not None:
             with contextlib.suppress(Refused), phase(Code.RAISED), torch.no_grad():
                 prepare(model.state_dict())  # its weights are there already
         self._model = model
         self._remember()
         del old  # not before: the new weights must not lie where the old ones lay
-        guessed = self._placement is not None and not self._placement.by_name
-        return Code.PLACED if guessed and not self._prepares else Code.OK
+        guessed = self._fitting is not None and self._fitting.guessed
+        return Code.PLACED if guessed else Code.OK
 
     def _chosen(self, source: Source, bits: int) -> list[torch.Tensor]:
         """Weights from a buffer, or a mixture of both."""
@@ -226,67 +227,6 @@ class Runner:
             self._state.restore()
         return self._state is not None
 
-    def _fit(self, model: torch.nn.Module, weights: Sequence[torch.Tensor]) -> None:
-        """Put the weights where they go, and have `prepare` take them where there is one.
-
-        They go from the shared bytes to their places one by one, never to the device twice.
-        """
-        prepare, placement = prepare_of(model), self._placement
-        if placement is not None and placement.by_name:
-            self._write(model, placement, weights, strict=prepare is None)
-        self._prepares = prepare is not None and self._prepared(model, prepare, weights)
-        if self._prepares:
-            return
-        if placement is None:
-            raise Refused(Code.NEED_SEED)
-        if not placement.by_name:
-            self._write(model, placement, weights, strict=True)
-
-    def _write(
-        self,
-        model: torch.nn.Module,
-        placement: Placement,
-        weights: Sequence[torch.Tensor],
-        *,
-        strict: bool,
-    ) -> None:
-        """Load weights where they have places.
-
-        Raises Refused where the model doesn't take them, if `strict`: else `prepare` may still.
-        """
-        found: dict[str, Any] = {n: weights[index] for n, index in placement.slots.items()}
-        if not placement.by_name:  # some layers want everything that is theirs, and its version
-            state = torch.nn.Module.state_dict(model)
-            state.update(found)
-            found = state
-        try:
-            with writable(torch.nn.Module.state_dict(model).values()):
-                load(model, found, strict=placement.by_name)
-        except RuntimeError:
-            if strict:
-                raise Refused(Code.NEED_SEED) from None
-
-    def _prepared(
-        self,
-        model: torch.nn.Module,
-        prepare: Callable[[dict[str, Any]], None],
-        weights: Sequence[torch.Tensor],
-    ) -> bool:
-        """Whether `prepare` took them; where they have places it may be a helper of another kind.
-
-        Raises Refused.
-        """
-        state = zip((slot.name for slot in self._slots), weights, strict=True)
-        tensors = torch.nn.Module.state_dict(model).values()
-        try:
-            with phase(Code.PREPARE_RAISED), writable(tensors):
-                prepare({name: w.to(self._device, copy=True) for name, w in state})
-        except Refused as refused:
-            if self._placement is None or refused.code is not Code.PREPARE_RAISED:
-                raise
-            return False
-        return True
-
     def _call(self, place: int, key: int) -> None:
         self._copy_in(place, key)
         leaves: list[Any] = []
@@ -327,30 +267,6 @@ def packed(leaf: Any) -> Any:
     if not torch.is_tensor(leaf) or leaf.layout is not torch.strided:
         return leaf
     return leaf.detach().contiguous()
-
-
-def load(model: torch.nn.Module, state: dict[str, Any], *, strict: bool) -> None:
-    """Its own `load_state_dict`, which may take nothing but a state."""
-    try:
-        inspect.signature(model.load_state_dict).bind(state, strict=strict)
-    except TypeError:
-        model.load_state_dict(state)
-    else:
-        model.load_state_dict(state, strict=strict)
-
-
-def prepare_of(model: Any) -> Callable[[dict[str, Any]], None] | None:
-    """Its method that takes the reference's state_dict; one without an argument is its own."""
-    prepare = getattr(model, "prepare", None)
-    if prepare is None:
-        return None
-    try:
-        inspect.signature(prepare).bind({})
-    except TypeError:
-        return None
-    except ValueError:  # no signature to be had
-        pass
-    return prepare  # type: ignore[no-any-return]
 
 
 def spared(model: torch.nn.Module | None, device: torch.device) -> torch.nn.Module | None:

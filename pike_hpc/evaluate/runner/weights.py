@@ -11,12 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+
+from .places import (
+    Placement,
+    Slot,
+    fits,
+    is_exact,
+    is_lazy,
+    place_alike,
+    shaped,
+    share,
+    statistic,
+)
 
 LAYERS: dict[type[nn.Module], str] = {
     nn.Linear: "reset_parameters",
@@ -38,53 +49,8 @@ LAYERS: dict[type[nn.Module], str] = {
 Twin = Mapping[str, Any]
 """State of a program that was constructed of other weights, inside `unwritten`."""
 
-STATISTICS = {"running_mean": ("mean",), "running_var": ("var", "variance")}
-"""Buffers of norms, and how their names end in norms that people write themselves."""
-
 Signature = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 """Kind of a layer, and its own tensors' names and shapes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """One weight of the reference."""
-
-    name: str
-    shape: tuple[int, ...]
-    floating: bool
-    is_parameter: bool
-
-    @property
-    def leaf(self) -> str:
-        """Its name within its layer."""
-        return self.name.rsplit(".", 1)[-1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Which weight goes where in a program."""
-
-    slots: Mapping[str, int]
-    """By the program's own names."""
-    by_name: bool
-    """Every name and shape is the reference's: nothing was guessed."""
-    lasting: bool
-    """Other weights can be put in the same places: none lives on only in what was made of it."""
-
-
-def slots_of(
-    names: Sequence[str], weights: Sequence[torch.Tensor], parameters: Collection[int]
-) -> list[Slot]:
-    """The reference's weights as they are told apart; `parameters` says which are no buffers."""
-    return [
-        Slot(
-            name=name,
-            shape=tuple(weight.shape),
-            floating=weight.is_floating_point(),
-            is_parameter=i in parameters,
-        )
-        for i, (name, weight) in enumerate(zip(names, weights, strict=True))
-    ]
 
 
 def layers_made(model: nn.Module, made: Sequence[nn.Module]) -> list[tuple[str, list[str]]]:
@@ -177,30 +143,48 @@ class Hands:
                 only where something that was given weights, or has one's name, holds other numbers,
                 or where something with a name of its own may have been made of weights.
         """
+        slots = self._slots
         tensors = {n: t for n, t in own.items() if _is_plain(t)}
-        named = {slot.name: i for i, slot in enumerate(self._slots)}
+        named = {slot.name: i for i, slot in enumerate(slots)}
         places = {
-            n: i for n, t in tensors.items() if (i := named.get(n, -1)) >= 0 and self._fits(t, i)
+            n: i for n, t in tensors.items() if (i := named.get(n, -1)) >= 0 and fits(t, slots[i])
         }
         given = {n: at for n, t in tensors.items() if (at := self._given_as(t)) is not None}
-        made = self._made(tensors, places, given, twin)
-        places = {n: i for n, i in (given | places).items() if n not in made}
-        if own.keys() == named.keys() and places == named:
+        held = self._held(tensors)
+        made = self._made(tensors, places, held | given, twin)
+        found = held | given | places
+        exact = all(is_exact(tensors[n], slots[i]) for n, i in places.items())
+        places = {n: i for n, i in found.items() if n not in made}
+        if exact and own.keys() == named.keys() and places == named:
             return Placement(slots=places, by_name=True, lasting=True)
-        _share(places, tensors)
+        share(places, tensors)
         once: dict[int, str] = {}
         for name, tensor in tensors.items():
             if name not in made and name not in places:
                 once.setdefault(id(tensor), name)
-        self._by_shape({n: tensors[n] for n in once.values()}, places)
-        _share(places, tensors)
+        place_alike({n: tensors[n] for n in once.values()}, slots, self._gone, places)
+        share(places, tensors)
         orphans = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in places]
-        unused = set(range(len(self._slots))) - self._gone - set(places.values())
-        if orphans and any(self._slots[i].is_parameter for i in unused):
+        unused = set(range(len(slots))) - self._gone - set(places.values())
+        if orphans and any(slots[i].is_parameter for i in unused):
             return None
         whole = len(tensors) == len(own)
         lasting = whole and not orphans and not made and self._has_all(places.values())
         return Placement(slots=places, by_name=False, lasting=lasting)
+
+    def _held(self, own: Mapping[str, torch.Tensor]) -> dict[str, int]:
+        """What stands in a layer that was given weights, in other memory than that was.
+
+        Or in one that had no memory yet when it was made: `torch.nn.utils.skip_init`.
+        """
+        known: dict[int, int] = {}
+        for layer, indices in self._layers.values():
+            held = {**layer._parameters, **layer._buffers}
+            for index in indices:
+                tensor = held.get(self._slots[index].leaf)
+                if tensor is not None and is_exact(tensor, self._slots[index]):
+                    known[id(tensor)] = index
+        return {name: known[id(t)] for name, t in own.items() if id(t) in known}
 
     def _made(
         self,
@@ -216,55 +200,24 @@ class Hands:
         doubtful = {
             name
             for name, index in {**named, **given}.items()
-            if not nn.parameter.is_lazy(own[name]) and not self._is_still(own[name], index)
+            if not is_lazy(own[name]) and not self._is_still(own[name], index)
         }
         doubtful |= {
             name
             for name, tensor in own.items()
             if id(tensor) not in known
-            and not nn.parameter.is_lazy(tensor)
-            and (isinstance(tensor, nn.Parameter) or _statistic(name))
+            and not is_lazy(tensor)
+            and (isinstance(tensor, nn.Parameter) or statistic(name))
         }
         if not doubtful:
             return set()
         other = twin()
         if other is None:
-            return doubtful & given.keys()
+            changed = {n for n in doubtful - named.keys() if given.get(n) in self._gone}
+            return changed | {n for n in doubtful if self._given_as(own[n]) is not None}
         made = {name for name in doubtful if _differs(own[name], other.get(name))}
         shared = {id(own[name]) for name in made}
         return {name for name, tensor in own.items() if id(tensor) in shared}
-
-    def _by_shape(self, own: Mapping[str, torch.Tensor], places: dict[str, int]) -> None:
-        """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness.
-
-        A buffer under a name of its own is more likely the program's own than any weight, but for
-        the statistics of a norm.
-        """
-
-        def size(t: torch.Tensor) -> Any:
-            return tuple(t.shape), t.is_floating_point()
-
-        def add(slots: Iterable[Any], tensors: Mapping[str, Any]) -> None:
-            """Of slots and tensors that are equal here."""
-            taken = self._gone | set(places.values())
-            waiting: dict[Any, list[int]] = {}
-            for i, alike in enumerate(slots):
-                if i not in taken:
-                    waiting.setdefault(alike, []).append(i)
-            for name, alike in tensors.items():
-                if name not in places and waiting.get(alike):
-                    places[name] = waiting[alike].pop(0)
-
-        sizes = {n: size(t) for n, t in own.items() if not nn.parameter.is_lazy(t)}
-        learned = {n: s for n, s in sizes.items() if isinstance(own[n], nn.Parameter)}
-        leaf = {n: (n.rsplit(".", 1)[-1], s) for n, s in sizes.items()}
-        add([(s.leaf, (s.shape, s.floating)) for s in self._slots], leaf)
-        add([(s.shape, s.floating) if s.is_parameter else None for s in self._slots], learned)
-        add([(s.shape, s.floating) for s in self._slots], learned)
-        counted = {
-            n: (kind, s) for n, s in sizes.items() if n not in learned and (kind := _statistic(n))
-        }
-        add([(s.leaf, (s.shape, s.floating)) for s in self._slots], counted)
 
     def _has_all(self, placed: Collection[int]) -> bool:
         """Whether each weight that was given has a place, or is tied to one that has."""
@@ -281,6 +234,8 @@ class Hands:
             if not alike:
                 return
             known = self._layers[id(layer)] = layer, alike.pop(0)
+        if any(t.is_meta for t in own.values()):  # its memory comes later: see `_held`
+            return
         with torch.no_grad():
             for tensor, index in zip(own.values(), known[1], strict=True):
                 tensor.copy_(self._weights[index])
@@ -296,30 +251,26 @@ class Hands:
             drawn = initialiser(tensor, *args, **options)
             if index is not None:
                 with torch.no_grad():
-                    tensor.copy_(self._weights[index])
+                    tensor.copy_(shaped(self._weights[index], tensor))
             return drawn
 
         return draw_only
 
     def _given_as(self, tensor: torch.Tensor) -> int | None:
-        if nn.parameter.is_lazy(tensor) or not tensor.numel():
+        if is_lazy(tensor) or not tensor.numel():
             return None
         known = self._given.get(tensor.data_ptr())
         if known is None or known[0].data_ptr() != tensor.data_ptr():
             return None
-        if known[0].shape != tensor.shape or known[0].stride() != tensor.stride():
-            return None
-        return known[1]
+        first = known[0]
+        alike = first.shape == tensor.shape and first.stride() == tensor.stride()
+        whole = first.is_contiguous() and tensor.is_contiguous() and first.nbytes == tensor.nbytes
+        return known[1] if first.dtype == tensor.dtype and (alike or whole) else None
 
     def _is_still(self, tensor: torch.Tensor, index: int) -> bool:
         """Whether it holds its weight's numbers."""
-        return torch.equal(tensor.detach(), self._weights[index].to(tensor))
-
-    def _fits(self, tensor: torch.Tensor, index: int) -> bool:
-        slot = self._slots[index]
-        if nn.parameter.is_lazy(tensor):  # its shape comes with its weights
-            return slot.is_parameter
-        return (tuple(tensor.shape), tensor.is_floating_point()) == (slot.shape, slot.floating)
+        weight = shaped(self._weights[index], tensor)
+        return torch.equal(tensor.detach(), weight.to(tensor))
 
 
 @contextlib.contextmanager
@@ -332,20 +283,6 @@ def unwritten() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warn)
-
-
-def _share(places: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Give a tensor's other names the place that one of them has."""
-    known = {id(tensors[name]): index for name, index in places.items()}
-    for name, tensor in tensors.items():
-        if id(tensor) in known:
-            places.setdefault(name, known[id(tensor)])
-
-
-def _statistic(name: str) -> str:
-    """Which statistic of a norm a buffer's name says it is; empty for any other."""
-    leaf = name.rsplit(".", 1)[-1]
-    return next((kind for kind, ends in STATISTICS.items() if leaf.endswith(ends)), "")
 
 
 def _is_plain(value: Any) -> bool:
@@ -374,4 +311,4 @@ def _own(layer: nn.Module) -> dict[str, torch.Tensor]:
         ((n, t) for n, t in layer._buffers.items() if n not in layer._non_persistent_buffers_set),
     )
     own = {name: tensor for name, tensor in held if tensor is not None}
-    return {} if any(nn.parameter.is_lazy(t) for t in own.values()) else own
+    return {} if any(is_lazy(t) for t in own.values()) else own

@@ -1,0 +1,180 @@
+"""Which weight of the reference goes where in a program that is built otherwise: by name and shape.
+
+What is decided by likeness is a guess, which an exam shows to be right or wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+STATISTICS = {"running_mean": ("mean",), "running_var": ("var", "variance")}
+"""Buffers of norms, and how their names end in norms that people write themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One weight of the reference."""
+
+    name: str
+    shape: tuple[int, ...]
+    floating: bool
+    is_parameter: bool
+
+    @property
+    def leaf(self) -> str:
+        """Its name within its layer."""
+        return leaf_of(self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which weight goes where in a program."""
+
+    slots: Mapping[str, int]
+    """By the program's own names."""
+    by_name: bool
+    """Every name and shape is the reference's: nothing was guessed."""
+    lasting: bool
+    """Other weights can be put in the same places: none lives on only in what was made of it."""
+
+
+def slots_of(
+    names: Sequence[str], weights: Sequence[torch.Tensor], parameters: Collection[int]
+) -> list[Slot]:
+    """The reference's weights as they are told apart; `parameters` says which are no buffers."""
+    return [
+        Slot(
+            name=name,
+            shape=tuple(weight.shape),
+            floating=weight.is_floating_point(),
+            is_parameter=i in parameters,
+        )
+        for i, (name, weight) in enumerate(zip(names, weights, strict=True))
+    ]
+
+
+def leaf_of(name: str) -> str:
+    """The last part of a name."""
+    return name.rsplit(".", 1)[-1]
+
+
+def statistic(name: str) -> str:
+    """Which statistic of a norm a buffer's name says it is; empty for any other."""
+    leaf = leaf_of(name)
+    return next((kind for kind, ends in STATISTICS.items() if leaf.endswith(ends)), "")
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether its shape comes with its weights."""
+    return bool(nn.parameter.is_lazy(tensor))
+
+
+def is_exact(tensor: torch.Tensor, slot: Slot) -> bool:
+    """Whether a tensor has the shape and the kind of number of a weight."""
+    if is_lazy(tensor):
+        return isinstance(tensor, nn.Parameter) is slot.is_parameter
+    return (tuple(tensor.shape), tensor.is_floating_point()) == (slot.shape, slot.floating)
+
+
+def fits(tensor: torch.Tensor, slot: Slot) -> bool:
+    """Whether it can hold a weight's numbers in their order."""
+    if is_lazy(tensor) or is_exact(tensor, slot):
+        return is_exact(tensor, slot)
+    mine, floating = tuple(tensor.shape), tensor.is_floating_point()
+    rows = _rows(mine) is not None and _rows(mine) == _rows(slot.shape)
+    return floating == slot.floating and (rows or _bare(mine) == _bare(slot.shape))
+
+
+def shaped(weight: torch.Tensor, place: Any) -> torch.Tensor:
+    """A weight in the shape of its place."""
+    lazy = not isinstance(place, torch.Tensor) or is_lazy(place)
+    if lazy or place.shape == weight.shape or place.numel() != weight.numel():
+        return weight
+    return weight.reshape(place.shape)
+
+
+def place_alike(
+    own: Mapping[str, torch.Tensor],
+    slots: Sequence[Slot],
+    gone: Collection[int],
+    places: dict[str, int],
+) -> None:
+    """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness.
+
+    A buffer under a name of its own is more likely the program's own than any weight, but for the
+    statistics of a norm. A matrix may be a convolution's weight, and a shape that is not known yet
+    any: these are placed only where as many wait as there are places.
+
+    Args:
+        own: the program's tensors.
+        slots: the reference's weights.
+        gone: those that went elsewhere.
+        places: what is known so far.
+    """
+
+    def add(alike: Iterable[Any], tensors: Mapping[str, Any], *, even: bool = False) -> None:
+        """Of slots and tensors that are equal here; None is like nothing."""
+        taken = set(gone) | set(places.values())
+        waiting: dict[Any, list[int]] = {}
+        for i, key in enumerate(alike):
+            if i not in taken and key is not None:
+                waiting.setdefault(key, []).append(i)
+        asking: dict[Any, list[str]] = {}
+        for name, key in tensors.items():
+            if name not in places and key in waiting:
+                asking.setdefault(key, []).append(name)
+        for key, names in asking.items():
+            if not even or len(names) == len(waiting[key]):
+                places.update(zip(names, waiting[key], strict=False))
+
+    def learned(of: Mapping[str, Any]) -> dict[str, Any]:
+        return {n: key for n, key in of.items() if isinstance(own[n], nn.Parameter)}
+
+    def counted(of: Mapping[str, Any]) -> dict[str, Any]:
+        rest = {n: key for n, key in of.items() if not isinstance(own[n], nn.Parameter)}
+        return {n: (kind, key) for n, key in rest.items() if (kind := statistic(n))}
+
+    known = {n: t for n, t in own.items() if not is_lazy(t)}
+    sizes = {n: (tuple(t.shape), t.is_floating_point()) for n, t in known.items()}
+    bare = {n: (_bare(shape), floating) for n, (shape, floating) in sizes.items()}
+    rows = {n: (_rows(shape), floating) for n, (shape, floating) in sizes.items()}
+    late = {n: (leaf_of(n), isinstance(t, nn.Parameter)) for n, t in own.items() if n not in known}
+    add([(s.leaf, (s.shape, s.floating)) for s in slots], _with_leaf(sizes))
+    add([(s.shape, s.floating) if s.is_parameter else None for s in slots], learned(sizes))
+    add([(s.shape, s.floating) for s in slots], learned(sizes))
+    add([(s.leaf, (s.shape, s.floating)) for s in slots], counted(sizes))
+    spare = [(_bare(s.shape), s.floating) if s.is_parameter else None for s in slots]
+    add(zip((s.leaf for s in slots), spare, strict=True), _with_leaf(learned(bare)))
+    add(spare, learned(bare))
+    add([(s.leaf, (_bare(s.shape), s.floating)) for s in slots], counted(bare))
+    matrices = [(_rows(s.shape), s.floating) if s.is_parameter else None for s in slots]
+    add(matrices, {n: key for n, key in learned(rows).items() if key[0]}, even=True)
+    add([(s.leaf, s.is_parameter) for s in slots], late, even=True)
+
+
+def share(places: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give a tensor's other names the place that one of them has."""
+    known = {id(tensors[name]): index for name, index in places.items()}
+    for name, tensor in tensors.items():
+        if id(tensor) in known:
+            places.setdefault(name, known[id(tensor)])
+
+
+def _with_leaf(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: (leaf_of(name), key) for name, key in keys.items()}
+
+
+def _bare(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without its sides of one: such tensors hold equal numbers in one order."""
+    return tuple(side for side in shape if side != 1)
+
+
+def _rows(shape: Sequence[int]) -> tuple[int, int] | None:
+    """Rows and numbers of what may be a convolution's weight, or the matrix that it is."""
+    return (shape[0], math.prod(shape)) if len(shape) > 1 else None

@@ -1,0 +1,296 @@
+"""Weights find their places in programs that are built otherwise, by name, shape and order."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from builders.given_weights import IMAGE, ROW, C, Line, Post, Pre, constructed, drawn  # noqa: E402
+from torch import nn  # noqa: E402
+
+pytestmark = [pytest.mark.torch]
+
+
+class NoCounter(nn.Module):
+    """A norm of its own, without num_batches_tracked and with its tensors at the root."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C))
+        self.register_buffer("running_mean", torch.zeros(C))
+        self.register_buffer("running_var", torch.ones(C))
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+
+    def forward(self, x):
+        norm = self.running_mean, self.running_var, self.weight, self.bias
+        return self.conv(torch.relu(nn.functional.batch_norm(x, *norm)))
+
+
+class KeepsScratch(nn.Module):
+    """A norm that it does not need as a layer, and a buffer of the same size that is its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+        self.gain, self.shift = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C))
+        self.register_buffer("running_mean", torch.zeros(C))
+        self.register_buffer("running_var", torch.ones(C))
+        self.register_buffer("zeros", torch.zeros(C))
+
+    def forward(self, x):
+        norm = self.running_mean, self.running_var, self.gain, self.shift
+        return nn.functional.batch_norm(self.conv(x), *norm) + self.zeros.view(-1, 1, 1)
+
+
+class NamesStatistics(nn.Module):
+    """A norm of its own whose buffers are called otherwise than torch calls them."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C))
+        self.register_buffer("mean", torch.zeros(C))
+        self.register_buffer("bn_var", torch.ones(C))
+        self.conv = nn.Conv2d(C, C, 1, bias=False)
+
+    def forward(self, x):
+        norm = self.mean, self.bn_var, self.gamma, self.beta
+        return self.conv(torch.relu(nn.functional.batch_norm(x, *norm)))
+
+
+class Scales(nn.Module):
+    """Two blocks, each with a parameter that belongs to no layer of torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Scaled() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(C, C)
+        self.scale = nn.Parameter(torch.rand(C))
+
+    def forward(self, x):
+        return x + self.scale * self.fc(x)
+
+
+class ScalesTwice(nn.Module):
+    """Each of its blocks has two names."""
+
+    def __init__(self):
+        super().__init__()
+        made = Scales()
+        self.first = made.blocks[0]
+        self.body = nn.Sequential(*made.blocks)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(C, C, bias=False), nn.Linear(C, C, bias=False)
+        self.out.weight = self.into.weight
+
+    def forward(self, x):
+        return self.out(torch.relu(self.into(x)))
+
+
+class TiedRenamed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Tied()
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Late(nn.Module):
+    """The reference's name, and no shape before the first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.LazyLinear(C)
+        self.register_parameter("gain", nn.Parameter(torch.rand(C)))
+
+    def forward(self, x):
+        return self.fc(x) * self.gain
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Conv2d(C, 2 * C, 3, padding=1)
+        self.deep = nn.Conv2d(2 * C, 2 * C, 3, padding=1, groups=2 * C, bias=False)
+        self.norm = nn.BatchNorm2d(2 * C)
+        self.head = nn.Conv2d(2 * C, C, 1)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.deep(self.wide(x)))))
+
+
+class AsMatrices(nn.Module):
+    """Convolutions as matrix products, a norm whose tensors are as wide as an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.empty(2 * C, 9 * C)), nn.Parameter(torch.zeros(2 * C))
+        self.taps = nn.Parameter(torch.empty(2 * C, 3, 3))
+        self.scale = nn.Module()
+        self.scale.bias = nn.Parameter(torch.zeros(1, 2 * C, 1, 1))
+        self.scale.weight = nn.Parameter(torch.ones(1, 2 * C, 1, 1))
+        self.register_buffer("norm_mean", torch.zeros(1, 2 * C, 1, 1))
+        self.register_buffer("norm_var", torch.ones(1, 2 * C, 1, 1))
+        self.v, self.c = nn.Parameter(torch.empty(C, 2 * C)), nn.Parameter(torch.zeros(C))
+
+    def forward(self, x):
+        h = self.w @ nn.functional.unfold(x, 3, padding=1) + self.b.unsqueeze(-1)
+        h = h.unflatten(-1, x.shape[-2:])
+        h = nn.functional.conv2d(h, self.taps.unsqueeze(1), padding=1, groups=2 * C)
+        h = (h - self.norm_mean) * torch.rsqrt(self.norm_var + 1e-5)
+        h = h * self.scale.weight + self.scale.bias
+        y = self.v @ torch.relu(h).flatten(2) + self.c.unsqueeze(-1)
+        return y.unflatten(-1, x.shape[-2:])
+
+
+class AsMatricesOfIts(nn.Module):
+    """One that is made of a layer, whose memory it shares, and one under the reference's name."""
+
+    def __init__(self):
+        super().__init__()
+        wide = nn.Conv2d(C, 2 * C, 3, padding=1)
+        self.rows, self.base = nn.Parameter(wide.weight.detach().flatten(1)), wide.bias
+        self.deep = nn.Conv2d(2 * C, 2 * C, 3, padding=1, groups=2 * C, bias=False)
+        self.norm = nn.BatchNorm2d(2 * C)
+        self.head = nn.Module()
+        self.head.weight = nn.Parameter(torch.empty(C, 2 * C))
+        self.head.bias = nn.Parameter(torch.zeros(C))
+
+    def forward(self, x):
+        h = self.rows @ nn.functional.unfold(x, 3, padding=1)
+        h = (h + self.base.unsqueeze(-1)).unflatten(-1, x.shape[-2:])
+        y = torch.relu(self.norm(self.deep(h))).movedim(1, -1)
+        return nn.functional.linear(y, self.head.weight, self.head.bias).movedim(-1, 1)
+
+
+class Emptied(nn.Module):
+    """Layers that are made without memory, or without shape, under names of its own."""
+
+    def __init__(self, shell):
+        super().__init__()
+        skip, late = nn.utils.skip_init, nn.LazyConv2d
+        self.first = late(2 * C, 3, padding=1)
+        self.body = nn.Sequential(
+            skip(nn.Conv2d, 2 * C, 2 * C, 3, padding=1, groups=2 * C, bias=False),
+            nn.LazyBatchNorm2d(),
+        )
+        with torch.device(shell):
+            self.last = nn.Conv2d(2 * C, C, 1)
+        self.last = self.last.to_empty(device="cpu")
+        if shell == "meta":
+            nn.init.normal_(self.last.weight)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.body(self.first(x))))
+
+
+class Shown(Emptied):
+    """Its late layers get their shapes from a call in the constructor."""
+
+    def __init__(self):
+        super().__init__("meta")
+        self.eval()(torch.zeros(IMAGE))
+
+
+STYLES = {
+    "a norm without its counter": (Pre, NoCounter, IMAGE),
+    "with a buffer of its own": (Post, KeepsScratch, IMAGE),
+    "statistics under other names": (Pre, NamesStatistics, IMAGE),
+    "blocks with two names": (Scales, ScalesTwice, ROW),
+    "tied": (Tied, TiedRenamed, ROW),
+    "convolutions as matrices": (Deep, AsMatrices, IMAGE),
+    "matrices that share memory or name": (Deep, AsMatricesOfIts, IMAGE),
+    "made without memory or shape": (Deep, lambda: Emptied("cpu"), IMAGE),
+    "shown an input": (Deep, Shown, IMAGE),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_it_answers_as_the_reference_does(style):
+    reference, program, shape = STYLES[style]
+    truth, weights, hands = drawn(reference)
+    model, placement = constructed(program, hands, weights)
+    assert placement is not None
+    x = torch.randn(shape)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), truth(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reference", "program", "by_name", "lasting"),
+    [
+        (Pre, NoCounter, False, True),
+        (Pre, NamesStatistics, False, True),
+        (Scales, ScalesTwice, False, True),
+        (Tied, TiedRenamed, False, True),
+        (Deep, AsMatrices, False, True),
+        (Deep, AsMatricesOfIts, False, True),
+        (Deep, Shown, False, True),
+    ],
+)
+def test_it_knows_what_it_guessed_and_what_will_last(reference, program, by_name, lasting):
+    _, weights, hands = drawn(reference)
+    _, placement = constructed(program, hands, weights)
+    assert (placement.by_name, placement.lasting) == (by_name, lasting)
+
+
+def test_a_parameter_of_its_own_beside_an_unused_weight_can_not_be_right():
+    class Draws(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(C, C + 1))
+
+    _, weights, hands = drawn(Line)
+    _, placement = constructed(Draws, hands, weights)
+    assert placement is None
+
+
+def test_a_layer_that_has_no_shape_yet_takes_its_weights_by_name():
+    truth, weights, hands = drawn(Line)
+    model, placement = constructed(Late, hands, weights)
+    assert placement is not None
+    x = torch.randn(ROW)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), truth(x), atol=1e-5)
+
+
+def test_matrices_of_which_there_are_too_few_or_too_many_have_no_place():
+    class Draws(nn.Module):
+        def __init__(self, *shapes):
+            super().__init__()
+            self.w = nn.ParameterList(torch.randn(shape) for shape in shapes)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (nn.Conv2d(C, C, 3, bias=False) for _ in range(2))
+
+    _, weights, hands = drawn(Twice)
+    for shapes in ([(C, 9 * C)], [(C, 9 * C)] * 3):
+        assert constructed(lambda s=shapes: Draws(*s), hands, weights)[1] is None
+    _, placement = constructed(lambda: Draws((C, 9 * C), (C, C, 9)), hands, weights)
+    assert placement.slots == {"w.0": 0, "w.1": 1}
+
+
+def test_layers_without_memory_take_their_weights_without_room_for_a_second_program():
+    truth, weights, hands = drawn(Deep)
+    model, placement = constructed(lambda: Emptied("meta"), hands, weights, twins=0)
+    assert placement is not None
+    x = torch.randn(IMAGE)
+    with torch.inference_mode():
+        assert torch.allclose(model(x), truth(x), atol=1e-5)
