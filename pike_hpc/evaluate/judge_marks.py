@@ -138,6 +138,10 @@ class Marker:
         found = tier_of(self.errors([answer], self._exam.truths[:1]), self._scales)
         return found is not None and found.rank <= tier.rank
 
+    def limits(self, tier: Tier) -> list[float]:
+        """Of a tier, for each float leaf."""
+        return [s.limits.get(tier, CAP) for s in self._scales]
+
     def loosest(self) -> list[float]:
         """The largest limit of each float leaf."""
         return [max(s.limits.values(), default=CAP) for s in self._scales]

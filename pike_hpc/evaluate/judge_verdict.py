@@ -46,6 +46,9 @@ from pike_hpc.records import (
 
 FOLLOWS = 0.03
 """Part of what changed weights change that an answer may be off by."""
+KEPT_K = 2.0
+"""Times a tier's limit, and a fresh model's error, that the living one is off by where it keeps
+some of the weights that it had."""
 RANGE_S = 5.0
 """Beyond what loading and the first call took: for an answer to an input beyond the task's."""
 PROFILE_S, PROFILE_CALL_MS = 5.0, 1000.0
@@ -115,6 +118,8 @@ class Examiner:
         self._as_first = True
         """Whether it lives with the judging weights."""
         self._moves: list[float] = []
+        self._off: list[float] = []
+        """What it was off by under the probe's weights, for each float leaf."""
 
     def build(self) -> None:
         """Import, construct, give weights. Raises NeedSeed, RunnerFailed."""
@@ -224,6 +229,8 @@ class Examiner:
         if by_state and not self._truth.legacy:
             if self._living_follows(probe):
                 self._as_first = probe.mixture is not None
+                if self._keeps_a_little(probe):
+                    self._outcome.tags.append("caches_weights")
                 return
             self._outcome.tags.append("caches_weights")
         self._as_first = False
@@ -280,6 +287,25 @@ class Examiner:
             for source, bits, truth in steps
         )
 
+    def _keeps_a_little(self, probe: Probe) -> bool:
+        """Whether something of the living model stays what it was, too little to be refused for.
+
+        What moves the answer by less than FOLLOWS: a fresh model is nearer to the truth then. One
+        is made only where the living one was off by more than its tier explains.
+        """
+        assert self._outcome.tier is not None
+        limits = [KEPT_K * limit for limit in self._marker.limits(self._outcome.tier)]
+        if all(error <= limit for error, limit in zip(self._off, limits, strict=True)):
+            return False
+        self._as_first = False
+        try:
+            self._load(probe.weights, Source.OTHER)
+        except NeedSeed:
+            return False
+        fresh = self._marker.errors([self._call(probe.packed)[0]], [probe.truth])
+        pairs = zip(self._off, fresh, limits, strict=True)
+        return any(error > max(KEPT_K * other, limit) for error, other, limit in pairs)
+
     def _follows(self, probe: Probe, truth: Sequence[torch.Tensor]) -> bool:
         """Whether it answers the probe's input as the reference does under its weights of now.
 
@@ -288,6 +314,8 @@ class Examiner:
         """
         answer, _ = self._call(probe.packed)
         errors = self._marker.errors([answer], [truth])
+        if truth is probe.truth:
+            self._off = errors
         bounds = zip(errors, self._moved(probe), self._marker.loosest(), strict=True)
         near = all(error <= max(bound, FOLLOWS * far) for error, far, bound in bounds)
         return near and self._whole_numbers_follow(answer, truth, probe)

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from builders.one_runner import OneRunner  # noqa: E402
 from builders.tiny_task import HEAD, TASK, forward  # noqa: E402
 
-from pike_hpc.evaluate.runner import Code, Op  # noqa: E402
+from pike_hpc.evaluate.runner import Code, Op, Source  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -194,6 +194,9 @@ HELPERS = {
     "an input that may be missing": "    def prepare(self, x=None):\n        self.w = None\n",
     "an input": "    def prepare(self, x):\n        return x\n",
     "an input, told by its shape": "    def prepare(self, x):\n        return x.reshape(-1)\n",
+    "a type": "    def prepare(self, weight_dtype=None):\n        self.w = None\n",
+    "options": "    def prepare(self, options: dict = None):\n        self.w = None\n",
+    "a number": "    def prepare(self, weights=2):\n        self.w = None\n",
     "no argument": "    def prepare(self):\n        raise OSError\n",
     "a flag": "    prepare = True\n",
 }
@@ -304,3 +307,27 @@ def test_who_has_no_place_and_a_prepare_that_raises_is_told_what_is_missing(
 ):
     raising = f"    def prepare(self, {argument}):\n        return {argument}.shape\n"
     assert started(FUSED + raising).load() is code
+
+
+LATE = """
+import torch, torch.nn as nn
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        skip = nn.utils.skip_init
+        self.body = nn.Sequential(FIRST, nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(width))
+    def forward(self, x):
+        return self.body(x)
+"""
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("first", ["nn.LazyLinear(2 * width)", "skip(nn.Linear, width, 2 * width)"])
+def test_layers_that_come_without_memory_or_shape_take_their_weights(started, first, resets):
+    runner = started(LATE.replace("FIRST", first), resets=resets)
+    assert runner.load() is Code.PLACED
+    assert runner.error() < NEAR
+    assert runner.follows()
+    assert runner.do(Op.RESET) is Code.OK
+    assert runner.do(Op.LOAD, Source.SEED, 1) is Code.OK
+    assert runner.do(Op.RESET) is Code.OK

@@ -178,6 +178,25 @@ class AsMatricesOfIts(nn.Module):
         return nn.functional.linear(y, self.head.weight, self.head.bias).movedim(-1, 1)
 
 
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln = nn.LayerNorm((3, C))
+
+    def forward(self, x):
+        return self.ln(x)
+
+
+class AsRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(3 * C)), nn.Parameter(torch.zeros(3 * C))
+
+    def forward(self, x):
+        flat = nn.functional.layer_norm(x.flatten(), (3 * C,), self.gain, self.shift)
+        return flat.view_as(x)
+
+
 class Emptied(nn.Module):
     """Layers that are made without memory, or without shape, under names of its own."""
 
@@ -215,6 +234,7 @@ STYLES = {
     "tied": (Tied, TiedRenamed, ROW),
     "convolutions as matrices": (Deep, AsMatrices, IMAGE),
     "matrices that share memory or name": (Deep, AsMatricesOfIts, IMAGE),
+    "a table as a row": (Table, AsRows, ROW),
     "made without memory or shape": (Deep, lambda: Emptied("cpu"), IMAGE),
     "shown an input": (Deep, Shown, IMAGE),
 }

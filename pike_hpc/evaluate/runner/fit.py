@@ -20,7 +20,8 @@ from .protocol import Code, Refused, phase
 from .state import writable
 
 _STATE = re.compile(r"state|dict|weight|param|checkpoint|ckpt|^sd$|^sd_|_sd$")
-"""Names of an argument that is the reference's state."""
+_OPTION = re.compile(r"type|device|format|layout|path|file|name|decay|scale|only|use_|opt|conf|cfg")
+"""Names of an argument that is the reference's state, and of one that is not."""
 
 
 class Fitting:
@@ -251,8 +252,11 @@ def says_state(prepare: Callable[..., Any]) -> bool:
     first = _first_of(prepare)
     if first is None:
         return False
-    kind = "" if first.annotation is first.empty else str(first.annotation)
-    return bool(_STATE.search(first.name.lower())) or bool(re.search("(?i)dict|mapping", kind))
+    name, kind = first.name.lower(), first.annotation
+    said = "" if kind is first.empty else str(kind)
+    if _OPTION.search(name) or not (first.default is first.empty or first.default is None):
+        return False
+    return bool(_STATE.search(name)) or bool(re.search("(?i)dict|mapping", said))
 
 
 def _first_of(prepare: Callable[..., Any]) -> inspect.Parameter | None:

@@ -88,7 +88,8 @@ def fits(tensor: torch.Tensor, slot: Slot) -> bool:
         return is_exact(tensor, slot)
     mine, floating = tuple(tensor.shape), tensor.is_floating_point()
     rows = _rows(mine) is not None and _rows(mine) == _rows(slot.shape)
-    return floating == slot.floating and (rows or _bare(mine) == _bare(slot.shape))
+    flat = len(mine) == 1 and mine[0] == math.prod(slot.shape)
+    return floating == slot.floating and (rows or flat or _bare(mine) == _bare(slot.shape))
 
 
 def shaped(weight: torch.Tensor, place: Any) -> torch.Tensor:
@@ -108,8 +109,8 @@ def place_alike(
     """Add to `places`: the k-th of what is alike to the k-th, by ever looser likeness.
 
     A buffer under a name of its own is more likely the program's own than any weight, but for the
-    statistics of a norm. A matrix may be a convolution's weight, and a shape that is not known yet
-    any: these are placed only where as many wait as there are places.
+    statistics of a norm. A matrix may be a convolution's weight, a row any weight, and a shape that
+    is not known yet any other: these are placed only where as many wait as there are places.
 
     Args:
         own: the program's tensors.
@@ -155,6 +156,9 @@ def place_alike(
     add([(s.leaf, (_bare(s.shape), s.floating)) for s in slots], counted(bare))
     matrices = [(_rows(s.shape), s.floating) if s.is_parameter else None for s in slots]
     add(matrices, {n: key for n, key in learned(rows).items() if key[0]}, even=True)
+    flat = {n: (t.numel(), sizes[n][1]) for n, t in known.items() if t.dim() == 1}
+    counts = [(math.prod(s.shape), s.floating) if s.is_parameter else None for s in slots]
+    add(counts, learned(flat), even=True)
     add([(s.leaf, s.is_parameter) for s in slots], late, even=True)
 
 

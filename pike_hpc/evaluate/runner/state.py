@@ -21,7 +21,8 @@ def writable(tensors: Iterable[Any]) -> AbstractContextManager[None]:
     What a program makes under an inference mode of its own is written only there; anything new that
     is made there is of that kind, which is why it is no place to be without need.
     """
-    if any(torch.is_tensor(t) and t.is_inference() for t in tensors):
+    there = (t for t in tensors if torch.is_tensor(t) and not torch.nn.parameter.is_lazy(t))
+    if any(t.is_inference() for t in there):
         return torch.inference_mode()
     return torch.no_grad()
 
@@ -44,6 +45,8 @@ class State:
         for module in model.modules():
             held = {**vars(module), **module._buffers}
             for name, value in held.items():
+                if torch.nn.parameter.is_lazy(value):
+                    continue  # nothing is there yet
                 if isinstance(value, torch.Tensor):
                     self._kept.append((module, name, value, value.detach().clone()))
                 elif not isinstance(value, plain) or name.startswith("_"):
