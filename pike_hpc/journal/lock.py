@@ -127,9 +127,11 @@ def agreed(folder: Path, here: LockKind) -> LockKind:
     noted = folder / _NOTE
     if not noted.exists() and not _write_once(noted, here.value):
         return here
-    said = noted.read_text("utf-8").strip()
+    said = noted.read_text("utf-8", "replace").strip()
     if said not in {kind.value for kind in LockKind}:
-        raise UsageError(f"no kind of lock is called {said}", where=str(noted), valid=here.value)
+        raise UsageError(
+            f"no kind of lock is called {said[:40]!r}", where=str(noted), valid=here.value
+        )
     kind = LockKind(said)
     if kind is LockKind.FLOCK and here is LockKind.CLAIMS:
         raise UsageError(

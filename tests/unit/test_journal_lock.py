@@ -135,3 +135,12 @@ def test_a_node_that_cannot_take_the_others_locks_says_so_and_what_to_type(tmp_p
     )
     assert agreed(tmp_path, LockKind.CLAIMS) is LockKind.CLAIMS
     assert agreed(tmp_path, LockKind.FLOCK) is LockKind.CLAIMS
+
+
+def test_a_note_that_is_no_text_is_refused_with_its_place(tmp_path):
+    agreed(tmp_path, LockKind.FLOCK)
+    (note,) = tmp_path.iterdir()
+    note.write_bytes(b"\xff\x00\xb3" * 100)
+    with pytest.raises(UsageError, match="no kind of lock is called") as caught:
+        agreed(tmp_path, LockKind.FLOCK)
+    assert caught.value.where == str(note)
