@@ -13,7 +13,14 @@ _MAX_FILE_BYTES = 900_000
 def read_candidate(path: Path) -> str:
     """The candidate's text. Raises UsageError for a file that cannot be one."""
     try:
-        data = path.read_bytes()
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise UsageError(  # a pipe would never end, nor would /dev/zero
+                "the candidate is no file",
+                where=str(path),
+                valid="a Python file that defines ModelNew (or Model)",
+            )
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise UsageError(
             f"cannot read the candidate: {error.strerror}",
@@ -22,7 +29,7 @@ def read_candidate(path: Path) -> str:
         ) from None
     if len(data) > _MAX_FILE_BYTES:
         raise UsageError(
-            f"the candidate has {len(data)} bytes",
+            f"the candidate has {path.stat().st_size} bytes",
             where=str(path),
             valid=f"up to {_MAX_FILE_BYTES}",
         )
