@@ -34,6 +34,8 @@ from pike_hpc.machine import below
 from pike_hpc.mailbox import STARTING
 from pike_hpc.records import Paused, TryAgainLater
 
+__all__ = ["LocalJobs", "Plan", "agents_of", "only_starter", "pids_of", "start_lock", "stop"]
+
 Plan = tuple[tuple[Job, ...], tuple[Job, ...]]
 """(workers, agents)."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-MOST_S = 7 * 24 * 3600.0
-"""A week: longer than any job runs. Far larger numbers are none for the kernel's clocks."""
+from pike_hpc.config.workflow import MOST_S
 
 
 def seconds(text: str) -> float:

@@ -18,10 +18,10 @@ from typing import Any
 
 from pike_hpc.agent import active_seconds
 from pike_hpc.cli.last_words import never_began, words_of
+from pike_hpc.cli.processes import agents_of
 from pike_hpc.cli.room import no_room
 from pike_hpc.cli.run import Run
 from pike_hpc.cli.slurm_jobs import Known, look
-from pike_hpc.cli.starting import agents_of
 from pike_hpc.cli.wave import read_why
 from pike_hpc.config import env
 from pike_hpc.journal.holder import Holder

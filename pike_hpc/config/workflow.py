@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pike_hpc.config.schema import DEFAULT, AtLeast, Keys, NotHere, Scalar, Shaped, read
+from pike_hpc.config.schema import DEFAULT, AtLeast, AtMost, Keys, NotHere, Scalar, Shaped, read
 from pike_hpc.config.versions import check_version
 from pike_hpc.config.yaml_source import MapNode, read_file
 from pike_hpc.records import Tier, UsageError, Variant
@@ -28,6 +28,9 @@ Name = Annotated[
     ),
 ]
 Count = Annotated[int, AtLeast(0)]
+MOST_S = 7 * 24 * 3600.0
+"""A week: longer than any job runs. The kernel's clocks take no numbers like 1e300."""
+
 Amount = Annotated[float, AtLeast(0)]
 
 ROLES = ("optimise", "brainstorm", "fix")
@@ -118,7 +121,7 @@ class EvaluateSpec:
     tiers: Annotated[tuple[Tier, ...], AtLeast(1)] = tuple(Tier)
     min_isolation: Level = "L3"
     """Where not written: L3 if a model is asked, L1 if only rules propose."""
-    timeout_s: Annotated[float, AtLeast(1)] = 900.0
+    timeout_s: Annotated[float, AtLeast(1), AtMost(MOST_S)] = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def remove_tree(folder: Path) -> bool:
 
 
 def _empty(inside: int, top: int | None, prefix: str) -> list[str]:
-    """Delete what is in an open folder; names of its folders, which move to `top` if it is one."""
+    """Delete what is in an open folder; names of its folders, which move to `top`, if any."""
     found = []
     with os.scandir(inside) as listing:
         entries = list(listing)

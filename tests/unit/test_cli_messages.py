@@ -52,6 +52,10 @@ def test_the_commands_are_those_of_the_contract():
         (["submit", "--workflow", "w.yaml", "--set", "budget.wal=1"], ["wal", "wall_minutes"]),
         (["submit", "--workflow", "w.yaml", "--sit", "local"], ["unrecognized", "--sit"]),
         (["submit", "--workflow", "w.yaml", "--set", "search.seed=1:30"], ["base 60"]),
+        *(
+            (["submit", "--workflow", "w.yaml", "--set", f"evaluate.timeout_s={t}"], [said])
+            for t, said in ((".nan", "a number"), ("0", "less than 1"), ("1.0e+300", "more than"))
+        ),
         (["submit", "--workflow", "w.yaml", "--set", "evaluate.devices=[cuda]"], ["nvidia-smi"]),
         (["submit", "--workflow", "w.yaml", "--set", 'tasks.ids="99"'], ["'99'", "1, 2, 4, 6"]),
         (
