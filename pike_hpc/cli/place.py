@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pike_hpc.records import UsageError
 
-_OURS = {"code", "logs", "run.yaml.new"}
-"""What a run that was interrupted while it was made leaves: its run.yaml comes last."""
+_OURS = {"code", "logs", "run.yaml.new", "slurm"}
+"""What a run that was interrupted while it was made leaves, its locks among it: run.yaml is last."""
 
 
 def check_place(folder: Path) -> None:

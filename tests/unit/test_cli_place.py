@@ -10,7 +10,7 @@ from pike_hpc.records import UsageError
     ("names", "fits"),
     [
         ((), True),
-        (("code/", "logs/", "run.yaml.new"), True),
+        (("code/", "logs/", "slurm/", "run.yaml.new"), True),
         (("run.yaml", "anything.h5"), True),
         ((".nfs0001", ".DS_Store"), True),
         (("notes.txt",), False),
