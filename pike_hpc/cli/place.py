@@ -7,7 +7,7 @@ from pathlib import Path
 from pike_hpc.records import UsageError
 
 _OURS = {"code", "logs", "run.yaml.new", "slurm"}
-"""What a run that was interrupted while it was made leaves, its locks among it: run.yaml is last."""
+"""What a run that was interrupted while it was made leaves, locks included: run.yaml is last."""
 
 
 def check_place(folder: Path) -> None:

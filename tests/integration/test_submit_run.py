@@ -142,7 +142,7 @@ def processes_of(run):
 def is_under_way(run):
     """Whether work is asked for, and every worker and agent can be found by who would stop it.
 
-    One that takes longer than 20 s to show itself would be left.
+    One that takes longer than 20 s to show itself would be killed unasked.
     """
     if not ((run / "journal").is_dir() and journalled(run, Requested)):
         return False
