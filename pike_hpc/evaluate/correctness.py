@@ -32,6 +32,9 @@ is 1.6 %). A stretch that is larger than the signal is measured by its own size.
 NOISE_K = 2.0
 """Where rounding weighs more than the signal of a stretch does, it is measured against this many
 times its share of the reference's own noise: float32 says what any arithmetic would do there."""
+ROUNDING = 2.0**-24
+"""Noise is no share of less: a reference that is off by less has large numbers that are exact, and
+beside those all others would have all the noise there is, and could be left out."""
 TINY = 1e-33
 """Nothing is measured against less: of that, float32 may flush to zero what a tier lets be off."""
 HALF_FLOOR = 2.0**-24 / (LOCAL_K * FLOORS[Tier.HALF])
@@ -243,8 +246,9 @@ def grain_of(
     """What stretches are measured against: their own signal over the inputs, or their noise.
 
     None where the signal of the whole must do: the reference is the truth, or never moves. So it
-    does for every stretch in which the reference makes no error at all, such as one that a ReLU
-    left dead: what other arithmetic makes of it can't be told.
+    does for every stretch that neither moves nor has an error, such as one that a ReLU left dead:
+    what other arithmetic makes of it can't be told. One that moves and is exact, such as numbers
+    that are only sorted, is held against what it moves by.
 
     Args:
         truths: answers to several inputs.
@@ -255,26 +259,45 @@ def grain_of(
     if signal <= 0.0 or not 0.0 < error < math.inf or not truths[0].numel():
         return None
     count, width = len(truths), _width(truths[0], *references)
-    share = (NOISE_K / error) ** 2
-    found: list[Tensor] = []
+    found: list[list[Tensor]] = []
     columns: list[Tensor] = []
     for parts in pieces(*truths, *references, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
         t, r = parts[:count], parts[count:]
         moves = [(a - b).square() for a, b in itertools.pairwise(t)]
         squares = [sum(moves[1:], moves[0]) / len(moves)]
         squares += [(a - b).square() for a, b in zip(r, t, strict=True)]
-        found.append(_least([_stretches(x) for x in squares], share, signal, LOCAL_ELEMENTS))
+        found.append([_stretches(x) for x in squares])
         if width:
             sums = [x.view(-1, width).sum(dim=0) for x in squares]
             columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
-    least = found[0].new_empty(sum(x.numel() for x in found))
+    share = (NOISE_K / _error_where_any(found, error)) ** 2
+    least = found[0][0].new_empty(sum(x[0].numel() for x in found))
     start = 0
-    for part in found:
-        least[start : start + part.numel()] = part
-        start += part.numel()
+    for stretches in found:
+        end = start + stretches[0].numel()
+        least[start:end] = _least(stretches, share, signal, LOCAL_ELEMENTS)
+        start = end
     rows = real(truths[0]).numel() // width if width else 0
     means = [x / rows for x in columns]
     return Grain(least=least, columns=_least(means, share, signal, 1) if width else None)
+
+
+def _error_where_any(found: Sequence[Sequence[Tensor]], error: float) -> float:
+    """The reference's error over the signal, both of those stretches alone in which it has one.
+
+    What is exact beside them may be so large that they seem to have no error at all.
+
+    Args:
+        found: per piece, of each of its stretches the sums of squares that `_least` takes.
+        error: of the whole, which it is where nothing is exact.
+    """
+    moved, most = 0.0, 0.0
+    for moves, *errors in found:
+        any_error = sum(errors[1:], errors[0]) > 0.0
+        moved += float(moves[any_error].sum())
+        most += max(float(x.sum()) for x in errors)
+    own = math.sqrt(most / moved) if moved > 0.0 else 0.0
+    return max(error, own, ROUNDING)
 
 
 def _least(squares: Sequence[Tensor], share: float, signal: float, count: int) -> Tensor:
@@ -291,7 +314,7 @@ def _least(squares: Sequence[Tensor], share: float, signal: float, count: int) -
         noise = noise.maximum(other)
     most = signal * signal * count
     least = squares[0].maximum(noise * share).clamp(min=TINY * TINY * count, max=most)
-    return least.masked_fill(noise == 0.0, most)
+    return least.masked_fill((noise == 0.0) & (squares[0] == 0.0), most)
 
 
 def _stretches(squares: Tensor) -> Tensor:

@@ -166,6 +166,40 @@ def test_a_small_stretch_is_measured_by_its_own_signal(fading):
     assert compare(references[0], truths[0], signal, grain).local < 1e-6
 
 
+def test_what_is_exact_and_moves_is_measured_by_what_it_moves_by():
+    torch.manual_seed(5)
+    whole = [torch.randn(40, 64, dtype=torch.float64).round() for _ in range(3)]
+    large = [1e7 * torch.randn(40, 64, dtype=torch.float64) for _ in range(3)]
+    still = torch.zeros(40, 64, dtype=torch.float64)
+    truths = [torch.cat([w, x, still], 1) for w, x in zip(whole, large, strict=True)]
+    references = [
+        torch.cat([w, x * (1 + 1e-7 * torch.randn_like(x)), still], 1)
+        for w, x in zip(whole, large, strict=True)
+    ]
+    signal, grain = graded(truths, references)
+    answer = truths[0].clone()
+    answer[:, :64] = 0.0
+    assert compare(answer, truths[0], signal).local < 1e-6
+    assert compare(answer, truths[0], signal, grain).local > 0.3
+    dead = truths[0].clone()
+    dead[:, 128:] = 0.1  # who has it otherwise is off by no more than rounding is elsewhere
+    assert compare(dead, truths[0], signal, grain).local < 1e-6
+
+
+def test_beside_large_numbers_that_are_exact_the_others_count():
+    torch.manual_seed(5)
+    small = [torch.randn(40, 64, dtype=torch.float64) for _ in range(3)]
+    truths = [torch.cat([x, 2.0**40 * x.round()], 1) for x in small]
+    references = [t.clone() for t in truths]
+    for r, x in zip(references, small, strict=True):
+        r[:, :64] = x * (1 + 1e-7 * torch.randn_like(x))
+    signal, grain = graded(truths, references)
+    answer = truths[0].clone()
+    answer[:, :64] = 0.0
+    assert compare(answer, truths[0], signal, grain).local > 0.1
+    assert compare(references[1], truths[1], signal, grain).local < 1e-6
+
+
 def test_tier_half_lets_go_what_float16_makes_zero(fading):
     truths, references = (2.0**-8 * torch.stack(x) for x in fading)
     signal, grain = graded(truths, references)
