@@ -27,6 +27,8 @@ from pike_hpc.evaluate.judge_range import WideRange, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, Refusal, Signal, alike
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
+from pike_hpc.evaluate.judge_unread import UNREAD, unread
+from pike_hpc.evaluate.judge_variety import DRAWN, MOST, repeated
 from pike_hpc.evaluate.judge_weights import moved_constants
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
@@ -35,6 +37,8 @@ UNMEASURABLE = 1e30
 """Stands for an error that is not finite, which a record can't hold."""
 
 SCORES = "scores_flat"
+FAINT = frozenset({SCORES, UNREAD})
+"""Fresh weights make these mild: a tier may end nearer for their sake."""
 ROOM_K = 4.0
 """A tier may end that many times beyond its own noise, and no nearer, where a mutant bounds it:
 torch's autocast keeps norms in float32, and programs that do not are three times as far off."""
@@ -110,14 +114,15 @@ class _Trial:
 
     def yardstick(self, task_digest: str) -> Yardstick:
         """Limits by tier, less the tiers at which a mutant passes. Raises Refusal."""
+        self._demand_variety()
         self._demand_nothing_hidden()
         limits = self._limits()
         mutants, missing = self._mutants()
         several = len(self._tiers()) > 1
-        held = [m for m in mutants if m.name != SCORES or several]
+        held = [m for m in mutants if m.name not in FAINT or several]
         self._narrow(held, limits)
         for mutant in held:
-            if mutant.name == SCORES:
+            if mutant.name in FAINT:
                 self._tighten(mutant, limits)
         offered = {t: min((x[t] for x in limits if x), default=0.0) for t in self._tiers()}
         inadmissible = {t.value: self._not_offered(t) for t in Tier if t not in offered}
@@ -150,6 +155,13 @@ class _Trial:
             wide=None if reason else wide_range(self._truth, self._signal),
             half_noise=self._half_noise,
         )
+
+    def _demand_variety(self) -> None:
+        """No table may hold the answers to all inputs."""
+        if not self._truth.legacy and (alike := repeated(self._truth)) > MOST:
+            raise Refusal(
+                f"of {DRAWN} inputs {alike} repeat another: a program may keep all answers"
+            )
 
     def _demand_nothing_hidden(self) -> None:
         """Of weights from a seed, no constant may matter as soon as it is another one."""
@@ -261,6 +273,10 @@ class _Trial:
         edited += [self._edited("weights_zeroed", zeroed())] if zeroed else []
         edited.append(self._edited(SCORES, flat_scores(), "every attention score alike"))
         found += [mutant for mutant in edited if mutant is not None]
+        found += [
+            self._mutant(UNREAD, answer, what)
+            for what, answer in unread(self._truth, self._signal.native[0])
+        ]
         names = {mutant.name for mutant in found}
         return found, [n for n in ("layer_skipped", "weights_zeroed") if n not in names]
 

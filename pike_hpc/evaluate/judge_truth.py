@@ -35,6 +35,7 @@ from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
     held,
+    lengthen_memory,
     on_device,
     scramble,
     settle,
@@ -202,11 +203,11 @@ class Truth:
         self._wide_device = torch.device("cpu")
         return self._widely(seed, choices)
 
-    def answers_to(self, packed: torch.Tensor) -> list[torch.Tensor]:
+    def answers_to(self, packed: torch.Tensor, *, natively: bool = False) -> list[torch.Tensor]:
         """The same for the bytes of an input buffer on the host, as `pack_fresh` draws them."""
         self._drawn[GIVEN] = (self.frame.input_tree, views(self.frame.input_slots, packed))
         try:
-            return self.answers(GIVEN)
+            return self.natively(GIVEN) if natively else self.answers(GIVEN)
         finally:
             del self._drawn[GIVEN]
 
@@ -327,6 +328,7 @@ class Truth:
             model.load_state_dict(self._checkpoint, strict=True)
             return model
         spread_constants(model, seed)
+        lengthen_memory(model)
 
         def batches() -> list[Any]:
             return [

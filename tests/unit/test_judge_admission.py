@@ -42,10 +42,20 @@ SLOW_AT_FIRST = (
 """As a kernel that is compiled for what it is given: a second call is as fast as any."""
 FAINT_SCORES = "return x.sigmoid() + 1 + 0.16 * k + 0.12 * (torch.softmax({} * q @ k.mT, -1) @ v)"
 """Alike, they are off by less than twice what rounding is off by."""
+FORGETS = (
+    "h = 0 * q[:, 0]\n"
+    "        for step in range(8):\n"
+    "            h = {} * h + q[:, step]\n"
+    "        return h"
+)
+"""A recurrence of eight steps, of which the last answer is kept."""
+HIDES = "return torch.softmax(q @ k[:, :4].mT, -1) @ v[:, :4] + k[:, 4:].mean(1, keepdim=True) * 0"
+"""Half of the keys is masked."""
 
 
-def yardstick_of(body):
-    task = Task(suite="tests", id="1", name="tiny", source=SOURCE.format(body=body))
+def yardstick_of(body, inputs="torch.randn(4, 8, 16)"):
+    source = SOURCE.format(body=body).replace("torch.randn(4, 8, 16)", inputs)
+    task = Task(suite="tests", id="1", name="tiny", source=source)
     truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
     try:
         return admit(truth, task.digest)
@@ -53,8 +63,8 @@ def yardstick_of(body):
         truth.close()
 
 
-def admission_of(body):
-    return yardstick_of(body).admission
+def admission_of(body, **inputs):
+    return yardstick_of(body, **inputs).admission
 
 
 def test_a_model_with_attention_is_held_to_its_scores():
@@ -125,6 +135,36 @@ def test_a_reference_that_stays_slow_is_not_asked_for_more():
     assert found.admission.admitted, found.admission.reason
     assert found.wide is None
     assert found.half_noise < 2e-3
+
+
+@pytest.mark.parametrize("kept", [0.08, 1e-3])
+def test_a_model_that_forgets_its_first_steps_tells_nothing_of_who_leaves_them_out(kept):
+    found = admission_of(FORGETS.format(kept))
+    assert not found.admitted
+    assert "input_unread" in found.reason
+    assert "in dimension 1" in found.reason
+
+
+def test_one_that_remembers_them_does():
+    found = admission_of(FORGETS.format(0.9))
+    assert found.admitted, found.reason
+    assert found.mutants["input_unread"] > 0.1
+
+
+def test_what_changes_nothing_may_be_left_unread():
+    found = admission_of("return v[:, 4:]")
+    assert found.admitted, found.reason
+    assert found.mutants["input_unread"] > 0.1
+    found = admission_of(HIDES)
+    assert found.admitted, found.reason
+
+
+def test_a_task_of_few_inputs_tells_nothing_of_who_keeps_all_answers():
+    token = "torch.randint(0, {}, (1, 1, 1)).repeat(4, 8, 16) / 100"
+    found = admission_of("return q * k + v", inputs=token.format(900))
+    assert not found.admitted
+    assert "repeat another" in found.reason
+    assert admission_of("return q * k + v", inputs=token.format(60_000)).admitted
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

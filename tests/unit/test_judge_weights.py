@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from pike_hpc.evaluate.judge_weights import (  # noqa: E402
+    lengthen_memory,
     move_constant,
     moved_constants,
     spread_constants,
@@ -44,3 +45,27 @@ def test_constants_are_moved_one_at_a_time_and_come_back():
                 changed.append(name)
         assert torch.equal(model(x), before)
     assert changed == ["1.weight", "1.bias", "1.running_mean", "1.running_var"]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_remembers_its_first_step_at_the_last(kind):
+    torch.manual_seed(0)
+    layer = kind(8, 16, 2, batch_first=True, bidirectional=True)
+    x = torch.randn(2, 200, 8)
+    other = torch.cat([torch.randn(2, 50, 8), x[:, 50:]], 1)
+
+    def moved():
+        with torch.no_grad():
+            return (layer(x)[0][:, -1, :16] - layer(other)[0][:, -1, :16]).abs().max()
+
+    assert moved() < 1e-6
+    lengthen_memory(layer)
+    assert moved() > 1e-2
+
+
+def test_one_without_biases_has_nothing_to_remember_by():
+    torch.manual_seed(0)
+    layer = nn.GRU(8, 16, bias=False)
+    before = [p.clone() for p in layer.parameters()]
+    lengthen_memory(layer)
+    assert all(map(torch.equal, before, layer.parameters()))
