@@ -179,7 +179,11 @@ class _Trial:
     def _mutant(self, name: str, answer: Leaves, what: str = "") -> Mutant:
         """A wrong answer to the first input, measured as a candidate's is."""
         off = [
-            self._signal.error(answer, self._signal.wide[0], i)
+            (
+                self._signal.closely(answer, i)
+                if name == UNREAD
+                else self._signal.error(answer, self._signal.wide[0], i)
+            )
             if i in self._floats
             else unequal(answer[i], self._signal.wide[0][i].to(answer[i].device))
             for i in range(len(self._slots))

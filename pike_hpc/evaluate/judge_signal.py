@@ -12,7 +12,16 @@ from collections.abc import Sequence
 
 import torch
 
-from pike_hpc.evaluate.correctness import CAP, compare, moving, rms, signal_of
+from pike_hpc.evaluate.correctness import (
+    CAP,
+    LOCAL_K,
+    Grain,
+    compare,
+    grain_of,
+    moving,
+    rms,
+    signal_of,
+)
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import Slot
@@ -66,6 +75,7 @@ class Signal:
         self.floats = [i for i, slot in enumerate(slots) if is_float(slot)]
         self.native = [truth.natively(s) for s in ADMISSION_SEEDS]
         """As it ships, per input."""
+        self._grains: dict[int, Grain | None] = {}
         self.call_s = math.inf
         """What a call takes that is not the first, on inputs that are drawn already."""
         self._demand_repeatable()
@@ -93,6 +103,28 @@ class Signal:
         """E of one output of an answer."""
         there = truth[leaf]
         return compare(answer[leaf].to(there.device), there, self._signals[leaf]).error
+
+    def closely(self, answer: Leaves, leaf: int) -> float:
+        """E of one output of an answer to the first input, or what its stretches make of it.
+
+        A candidate is held to its stretches, too: an output may grow by orders of magnitude along
+        a dimension, and hide in E that most of it is wrong.
+        """
+        truth = self.wide[0][leaf]
+        found = compare(
+            answer[leaf].to(truth.device), truth, self._signals[leaf], self._grain(leaf)
+        )
+        return max(found.error, found.local / LOCAL_K)
+
+    def _grain(self, leaf: int) -> Grain | None:
+        if self._truth.precision != FLOAT64:
+            return None
+        if leaf not in self._grains:
+            there = self.wide[0][leaf].device
+            truths, native = ([a[leaf].to(there) for a in x] for x in (self.wide, self.native))
+            signal, error = self._signals[leaf], self.noise[leaf]
+            self._grains[leaf] = grain_of(truths, native, signal, error)
+        return self._grains[leaf]
 
     def ratio(self, leaf: int) -> float:
         """Signal over RMS; a leaf that never moves does not count against the task."""

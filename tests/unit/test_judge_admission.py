@@ -159,6 +159,14 @@ def test_what_changes_nothing_may_be_left_unread():
     assert found.admitted, found.reason
 
 
+def test_what_hides_in_the_whole_answer_is_seen_in_its_stretches():
+    found = admission_of(
+        "return (q[..., :1] + k.new_zeros(64)) * torch.logspace(0, 9, 8).view(8, 1)"
+    )
+    assert found.admitted, found.reason
+    assert found.mutants["input_unread"] > 0.01
+
+
 def test_a_task_of_few_inputs_tells_nothing_of_who_keeps_all_answers():
     token = "torch.randint(0, {}, (1, 1, 1)).repeat(4, 8, 16) / 100"
     found = admission_of("return q * k + v", inputs=token.format(900))
