@@ -24,6 +24,7 @@ import torch
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.judge_anchor import Alone, time_alone
+from pike_hpc.evaluate.judge_arrays import arrays_among_inputs
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
@@ -107,7 +108,7 @@ class Judge:
             self._warm.forget(request.task)
             self.short = isinstance(error, torch.OutOfMemoryError)
             outcome.status = EvalStatus.JUDGE_ERROR
-            outcome.message = f"the task could not be judged: {_said(error)}"
+            outcome.message = f"the task could not be judged: {_said(error, request.task)}"
         return self._record(request, outcome, tail)
 
     def admit(self, task: Task, small_only: bool) -> Admission:
@@ -126,7 +127,7 @@ class Judge:
             return Admission(
                 task_digest=task.digest,
                 admitted=False,
-                reason=_said(error),
+                reason=_said(error, task),
                 seconds=round(time.monotonic() - start, 2),
             )
 
@@ -272,7 +273,7 @@ class Judge:
         )
 
 
-def _said(error: BaseException) -> str:
+def _said(error: BaseException, task: Task) -> str:
     """One line of what went wrong with a task, for a person."""
     if isinstance(error, torch.OutOfMemoryError):
         free, total = torch.cuda.mem_get_info()
@@ -282,6 +283,8 @@ def _said(error: BaseException) -> str:
         )
     if isinstance(error, RunnerFailed):
         return reference_failed(error)
+    if (arrays := arrays_among_inputs(task)) is not None:
+        return arrays
     if isinstance(error, PikeError):
         return printable("; ".join(filter(None, (error.what, error.fix))), 400)
     return printable(f"{type(error).__name__}: {error}", 400)

@@ -55,7 +55,7 @@ class LoadedTask:
         """The arguments of forward, drawn on `device` after `torch.manual_seed(seed)`.
 
         Raises:
-            TaskRefused: get_inputs raises, returns no list, or numpy's arrays in it.
+            TaskRefused: get_inputs raises or returns no list.
         """
         return self.draws([seed], lambda arguments: arguments, device)[0]
 
@@ -65,15 +65,13 @@ class LoadedTask:
         """What `each` makes of the inputs of each seed: those that `inputs` gives.
 
         Raises:
-            TaskRefused: get_inputs raises, returns no list, or numpy's arrays in it.
+            TaskRefused: get_inputs raises or returns no list.
         """
         found = []
         with _seeded(seeds[0], device):
             for seed in seeds:
                 _seed(seed)
-                arguments = self._call("get_inputs")
-                _refuse_arrays(arguments, self.task)
-                found.append(each(arguments))
+                found.append(each(self._call("get_inputs")))
         return found
 
     def init_inputs(self, device: Device = "cpu") -> list[Any]:
@@ -158,18 +156,6 @@ class LoadedTask:
                 f"{name}() returns a {type(values).__name__}", where=self.task.key, valid="a list"
             )
         return list(values)
-
-
-def _refuse_arrays(arguments: Sequence[Any], task: Task) -> None:
-    """Raises TaskRefused where an argument is an array: what models say of one helps nobody."""
-    for number, value in enumerate(arguments, 1):
-        parts = value if isinstance(value, list | tuple) else (value,)
-        if any(isinstance(part, np.ndarray) for part in parts):
-            raise TaskRefused(
-                f"get_inputs() gives a numpy array as argument {number}, where tensors are wanted",
-                where=task.key,
-                fix="return torch.from_numpy(array), or draw it with torch itself",
-            )
 
 
 def build(task: Task) -> LoadedTask:

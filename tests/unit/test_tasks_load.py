@@ -65,15 +65,6 @@ def test_a_default_dtype_that_the_task_sets_does_not_leak():
     assert torch.get_default_dtype() is torch.float32
 
 
-@pytest.mark.parametrize("given", ["array", "torch.ones(3), array", "(array, 2)"])
-def test_arrays_of_numpys_are_refused_where_tensors_are_wanted(given):
-    source = f"import numpy\narray = numpy.ones(3)\n{textwrap.dedent(DRAWING)}"
-    loaded = build(task(source.replace("return [torch.randn(3)]", f"return [{given}]", 1)))
-    with pytest.raises(TaskRefused, match="gives a numpy array as argument") as error:
-        loaded.inputs()
-    assert "torch.from_numpy" in str(error.value)
-
-
 def test_overrides_reach_the_inputs_and_the_module_global():
     loaded = build(find_task("level3-pike/33", shape_overrides={"batch_size": 2}))
     assert loaded.inputs()[0].shape == (2, 1024)
