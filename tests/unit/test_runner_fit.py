@@ -1,11 +1,13 @@
 """How a runner calls programs, and how these take their weights: in the test's own process."""
 
+import dataclasses
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from builders.one_runner import OneRunner  # noqa: E402
-from builders.tiny_task import HEAD, TASK, forward  # noqa: E402
+from builders.tiny_task import HEAD, TASK, TASK_SOURCE, forward  # noqa: E402
 
 from pike_hpc.evaluate.runner import Code, Op, Source  # noqa: E402
 
@@ -17,13 +19,14 @@ NEAR = 1e-4
 @pytest.fixture
 def started():
     """Starts a runner for a program, which has not loaded it yet."""
-    runners = []
+    runners, dtype = [], torch.get_default_dtype()
 
-    def start(source, **options):
-        runners.append(OneRunner(TASK, source, **options))
+    def start(source, task=TASK, **options):
+        runners.append(OneRunner(task, source, **options))
         return runners[-1]
 
     yield start
+    torch.set_default_dtype(dtype)
     for runner in runners:
         runner.close()
 
@@ -331,3 +334,33 @@ def test_layers_that_come_without_memory_or_shape_take_their_weights(started, fi
     assert runner.do(Op.RESET) is Code.OK
     assert runner.do(Op.LOAD, Source.SEED, 1) is Code.OK
     assert runner.do(Op.RESET) is Code.OK
+
+
+HALF = "import torch\ntorch.set_default_dtype(torch.bfloat16)\n"
+
+
+def test_a_default_that_a_program_sets_for_itself_holds_in_it(started):
+    body = "assert torch.ones(1).dtype is torch.float64\nreturn self.right(x.double()).float()"
+    runner = started("import torch\ntorch.set_default_dtype(torch.float64)\n" + forward(body))
+    assert runner.load() is Code.OK
+    assert runner.error() < NEAR
+    assert runner.follows()
+
+
+def test_a_default_that_the_reference_sets_is_put_back_in_both(started):
+    task = dataclasses.replace(TASK, source=HALF + TASK_SOURCE)
+    runner = started(HALF + forward("return self.right(x) + torch.zeros(1)"), task)
+    assert runner.load() is Code.OK
+    assert runner.error() < NEAR
+
+
+def test_constructor_arguments_are_made_under_the_defaults_of_the_task(started):
+    asked = TASK_SOURCE.replace("return [width]", "return [torch.tensor(64.3)]")
+    asked = asked.replace("super().__init__()", "super().__init__()\n        width = int(width)")
+    task = dataclasses.replace(TASK, source=asked)
+    own = "super().__init__()\n        assert width.dtype is torch.float32"
+    own += "\n        width = int(width)"
+    source = forward("return self.right(x.to(torch.bfloat16))")
+    runner = started(HALF + source.replace("super().__init__()", own), task)
+    assert runner.load() is Code.OK
+    assert runner.error() < 0.1

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,16 +50,38 @@ def streams(device: torch.device) -> list[torch.Tensor]:
     return states
 
 
+class Defaults(NamedTuple):
+    """What torch makes where a program doesn't say."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def now(cls) -> Defaults:
+        """Those that hold."""
+        return cls(torch.get_default_dtype(), torch.get_default_device())
+
+    def set(self) -> None:
+        """Have them hold. Not the device where it is right: one that is set costs every call."""
+        torch.set_default_dtype(self.dtype)
+        if torch.get_default_device() != self.device:
+            torch.set_default_device(self.device)
+
+
 @contextlib.contextmanager
-def same_defaults() -> Iterator[None]:
-    """Put torch's default type and device back, as `tasks.load` does where the truth is made."""
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+def same_defaults(inside: Defaults | None = None) -> Iterator[None]:
+    """Put torch's defaults back, as `tasks.load` does where the truth is made.
+
+    Args:
+        inside: those that hold inside; None where it is those of now.
+    """
+    before = Defaults.now()
     try:
+        if inside is not None:
+            inside.set()
         yield
     finally:
-        torch.set_default_dtype(dtype)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)
+        before.set()
 
 
 def seed_everything(seed: int) -> None:

@@ -33,6 +33,7 @@ from .fit import Fitting, prepare_of
 from .places import slots_of
 from .program import (
     ENTRIES,
+    Defaults,
     init_inputs,
     load_file,
     same_defaults,
@@ -88,6 +89,7 @@ class Runner:
         self._layers = setup["layers"] if setup["candidate"] is not None else []
         self._sheet = files[4]
         self._here = [[t.to(self._device) for t in place] for place in self._inputs]
+        self._defaults = Defaults.now()
         self._place = 0
         self._task: ModuleType | None = None
         self._entry: Any = None
@@ -134,11 +136,16 @@ class Runner:
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
-        with phase(Code.IMPORT_FAILED), same_defaults():
-            self._task = load_file(place / "task.py", self._setup["task"])
-            program = self._task
+        with phase(Code.IMPORT_FAILED):
+            with same_defaults():
+                self._task = program = load_file(place / "task.py", self._setup["task"])
+                shipped = Defaults.now()
+            # A default that a program sets for itself is its own; one that it has from the
+            # reference is not, which is judged without it.
+            own = contextlib.nullcontext() if shipped == self._defaults else same_defaults()
             if self._setup["candidate"] is not None:
-                program = load_file(place / "candidate.py", self._setup["candidate"])
+                with own:
+                    program = load_file(place / "candidate.py", self._setup["candidate"])
         self._entry = next((getattr(program, n) for n in ENTRIES if hasattr(program, n)), None)
         if self._entry is None:
             raise Refused(Code.NO_MODEL)
@@ -189,7 +196,11 @@ class Runner:
             here = contextlib.nullcontext() if place.type == "cpu" else place
             hands = None if weights is None else Hands(self._slots, self._layers, weights)
             with here, contextlib.nullcontext() if hands is None else hands.giving():
-                arguments = init_inputs(self._task, place)
+                shipped = self._defaults
+                if place.type != "cpu":
+                    shipped = shipped._replace(device=torch.get_default_device())
+                with same_defaults(shipped):
+                    arguments = init_inputs(self._task, place)
                 seed_everything(seed)
                 return self._entry(*arguments), hands
 
