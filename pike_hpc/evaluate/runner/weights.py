@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .drawn import DRAWING, Drawn
 from .places import (
     Placement,
     Slot,
@@ -66,13 +67,20 @@ def layers_made(model: nn.Module, made: Sequence[nn.Module]) -> list[tuple[str, 
 
 
 @contextlib.contextmanager
-def watching(tell: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Inside, `tell` is called with each layer of torch as soon as it has its first weights."""
+def watching(
+    tell: Callable[[nn.Module], None],
+    drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Iterator[None]:
+    """Inside, `tell` is called with each layer of torch as soon as it has its first weights.
+
+    `drawing` is entered while a layer draws them.
+    """
     kept = {layer: getattr(layer, name) for layer, name in LAYERS.items()}
 
     def told(reset: Callable[[Any], None]) -> Callable[[Any], None]:
         def reset_and_tell(layer: Any) -> None:
-            reset(layer)
+            with drawing():
+                reset(layer)
             tell(layer)
 
         return reset_and_tell
@@ -113,6 +121,9 @@ class Hands:
         given other memory since."""
         self._gone: set[int] = set()
         """Weights that were given."""
+        self._drawn = Drawn(slots, layers, weights)
+        self._layer_draws = False
+        """Whether what is drawn now is a layer's, which is given its weights afterwards."""
 
     @contextlib.contextmanager
     def giving(self) -> Iterator[None]:
@@ -126,8 +137,8 @@ class Hands:
         kept = {n: f for n in names if callable(f := getattr(nn.init, n))}
         try:
             for name, initialiser in kept.items():
-                setattr(nn.init, name, self._sparing(initialiser))
-            with watching(self._give):
+                setattr(nn.init, name, self._sparing(initialiser, draws=name in DRAWING))
+            with watching(self._give, self._drawing):
                 yield
         finally:
             for name, initialiser in kept.items():
@@ -150,8 +161,11 @@ class Hands:
             n: i for n, t in tensors.items() if (i := named.get(n, -1)) >= 0 and fits(t, slots[i])
         }
         given = {n: at for n, t in tensors.items() if (at := self._given_as(t)) is not None}
+        kept = self._drawn.kept(tensors)
+        kept |= {n: at for n, at in given.items() if at in self._drawn and n in places}
+        given = {n: at for n, at in given.items() if at not in self._drawn}
         held = self._held(tensors)
-        made = self._made(tensors, places, held | given, twin)
+        made = self._made(tensors, places, held | given, kept, twin)
         found = held | given | places
         exact = all(is_exact(tensors[n], slots[i]) for n, i in places.items())
         places = {n: i for n, i in found.items() if n not in made}
@@ -162,7 +176,8 @@ class Hands:
         for name, tensor in tensors.items():
             if name not in made and name not in places:
                 once.setdefault(id(tensor), name)
-        place_alike({n: tensors[n] for n in once.values()}, slots, self._gone, places)
+        gone = self._gone - set(kept.values())
+        place_alike({n: tensors[n] for n in once.values()}, slots, gone, places)
         share(places, tensors)
         orphans = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in places]
         unused = set(range(len(slots))) - self._gone - set(places.values())
@@ -191,9 +206,10 @@ class Hands:
         own: Mapping[str, torch.Tensor],
         named: Mapping[str, int],
         given: Mapping[str, int],
+        kept: Collection[str],
         twin: Callable[[], Twin | None],
     ) -> set[str]:
-        """What a constructor made of weights: it must keep what it has."""
+        """What a constructor made of weights: it must keep what it has. Nothing of `kept`."""
         if not self._given:
             return set()
         known = {id(own[name]) for name in {*named, *given}}
@@ -209,6 +225,7 @@ class Hands:
             and not is_lazy(tensor)
             and (isinstance(tensor, nn.Parameter) or statistic(name))
         }
+        doubtful -= set(kept)
         if not doubtful:
             return set()
         other = twin()
@@ -245,10 +262,23 @@ class Hands:
             if id(part) in self._layers:
                 self._give(part)
 
-    def _sparing(self, initialiser: Callable[..., Any]) -> Callable[..., Any]:
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[None]:
+        outer, self._layer_draws = self._layer_draws, True
+        try:
+            yield
+        finally:
+            self._layer_draws = outer
+
+    def _sparing(self, initialiser: Callable[..., Any], *, draws: bool) -> Callable[..., Any]:
         def draw_only(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
             index = self._given_as(tensor)
             drawn = initialiser(tensor, *args, **options)
+            if index is None and draws and not self._layer_draws:
+                index = self._drawn.take(tensor, self._gone)
+                if index is not None:
+                    self._given[tensor.data_ptr()] = tensor, index
+                    self._gone.add(index)
             if index is not None:
                 with torch.no_grad():
                     tensor.copy_(shaped(self._weights[index], tensor))
