@@ -229,7 +229,7 @@ def _have_wheels(arguments: argparse.Namespace) -> bool:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     pip += ["--dest", str(partial), "--only-binary=:all:", "--python-version", recipe.python]
     pip += ["--constraint", str(HERE.parent / "constraints.txt")]
-    pip += [f"torch=={pinned('torch')}+{recipe.wheels}", "numpy", "ninja"]
+    pip += [f"torch=={pinned('torch')}+{recipe.wheels}", "numpy", "ninja", "einops"]
     for more in ([], ["--extra-index-url", f"{TORCH_INDEX}/{recipe.wheels}"]):
         if subprocess.run([*pip, *more], check=False).returncode == 0:
             partial.rename(folder)

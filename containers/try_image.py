@@ -20,11 +20,12 @@ def main(kind: str, folder: str) -> None:
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
     os.chdir(folder)
     # These read the environment when they are imported.
+    import einops  # noqa: PLC0415
     import numpy  # noqa: PLC0415
     import torch  # noqa: PLC0415
     from torch.utils.cpp_extension import load_inline  # noqa: PLC0415
 
-    has = f"torch {torch.__version__}, numpy {numpy.__version__}"
+    has = f"torch {torch.__version__}, numpy {numpy.__version__}, einops {einops.__version__}"
     tools = ["setpriv", "prlimit", "g++"]
     if kind == "cuda":
         assert torch.version.cuda, f"torch {torch.__version__} is not one for CUDA"

@@ -37,7 +37,7 @@ STAMP = ".installed-"
 """Begins the name of the file that a finished installation leaves; its extras end it."""
 
 _LIBRARIES = "submitit cloudpickle filelock yaml h5py numpy pandas matplotlib openai"
-MODULES = {"": ("pike_hpc", *_LIBRARIES.split()), "local": ("torch", "ninja")}
+MODULES = {"": ("pike_hpc", *_LIBRARIES.split()), "local": ("torch", "ninja", "einops")}
 """What setup.cfg's requirements and those of its extras are imported as."""
 
 _PROBE = """

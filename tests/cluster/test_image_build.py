@@ -57,7 +57,7 @@ def test_it_takes_wheels_and_test_and_says_what_was_asked_for(build, busybox):
     assert labels == {"pike.image": "eval-cuda", "pike.torch": torch, "pike.cuda": "12.6.3"}
     called = busybox.run("podman", "run", "--rm", name, "cat", "/calls").splitlines()
     pip = next(n for n, line in enumerate(called) if "pip install" in line)
-    assert f"torch=={torch} numpy ninja" in called[pip]
+    assert f"torch=={torch} numpy ninja einops" in called[pip]
     assert called[pip + 1] == "torch.whl"
     assert called[-1] == "/bin/python3 -I /opt/try_image.py cuda"
     inside = busybox.run("podman", "run", "--rm", name, "cat", "/opt/try_image.py")

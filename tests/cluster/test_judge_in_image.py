@@ -36,7 +36,7 @@ def test_the_image_says_what_it_holds(judge, image):
     assert labels["image"] == "eval-cpu"
     assert labels["torch"] == f"{pinned('torch')}+cpu"
     assert labels["numpy"] == pinned("numpy")
-    assert set(labels) == {"image", "debian", "python", "torch", "numpy", "ninja", "g++"}
+    assert set(labels) == {"image", "debian", "python", "torch", "numpy", "ninja", "einops", "g++"}
 
 
 CALLS = """

@@ -133,7 +133,7 @@ def test_the_definition_for_gpus_says_what_the_one_that_is_built_says() -> None:
     assert "setup" not in cuda  # it would run on the host
     assert set(cpu["post"]) - set(cuda["post"]) == {
         'echo "pike.debian $(cat /etc/debian_version)"',
-        "for package in torch numpy ninja; do",
+        "for package in torch numpy ninja einops; do",
     }
     more = [line for line in cuda["post"] if line not in cpu["post"]]
     assert not [line for line in more if not re.search(r"apt-get|pike\.|triton|DEBIAN|done", line)]

@@ -3,6 +3,7 @@
 Styles of PIKE's best published solutions, in programs of our own.
 """
 
+import importlib
 import math
 
 import pytest
@@ -332,3 +333,9 @@ def test_a_parameter_of_no_layer_is_given_to_nobody():
         layer_like = nn.init.uniform_(torch.empty(C), 5.0, 6.0)
     assert torch.equal(own, weights[2]), "the bias of its layer"
     assert layer_like.min() >= 5.0, "its own is nobody's"
+
+
+def test_the_library_that_published_programs_import_is_where_programs_run():
+    """PIKE's references 48 and 49 import it, and all that was published for them."""
+    einops = importlib.import_module("einops")
+    assert einops.rearrange(torch.ones(2, 6), "b (c l) -> b c l", l=3).shape == (2, 2, 3)
