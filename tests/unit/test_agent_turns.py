@@ -3,6 +3,7 @@
 And when time is up, what the searches still had in the mailbox makes room for their winners.
 """
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,10 @@ from builders.searches import by_rules, open_search, task_setup
 
 from pike_hpc.agent import AgentOptions, Controller, run_agent
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.records import Tier
+from pike_hpc.records import EvalStatus, Tier
 from pike_hpc.search import Limits
 from pike_hpc.tasks import find_task
-from pike_hpc.worker import SimulatedJudge
+from pike_hpc.worker import SimulatedJudge, simulated_result
 
 PORTFOLIO = (("identity",), ("compile_default",), ("channels_last", "compile_default"))
 
@@ -76,17 +77,20 @@ def test_at_the_wall_every_task_is_finished_and_nothing_begins(tmp_path):
 
 
 def run_with_a_clock(tmp_path, *, wall_s, verdict_s):
-    """Two tasks to the end of a wall budget, on a judge that takes so long for each verdict."""
-    mailbox, judge = MemoryMailbox(), SimulatedJudge(device_kind="cpu", seed=1)
+    """Two tasks to the end of a wall budget; the judge passes all, and takes so long for each."""
+    mailbox = MemoryMailbox()
     controllers = [controller(tmp_path, task_id, mailbox) for task_id in ("4", "8")]
     now = [0.0]
+
+    def passed(request):
+        drawn = (simulated_result(request, seed) for seed in itertools.count())
+        return next(verdict for verdict in drawn if verdict.status is EvalStatus.PASSED)
 
     def judge_one(_seconds):
         now[0] += verdict_s
         for claim in mailbox.claim("w", frozenset(["cpu"]), limit=1):
             mailbox.judging(claim)
-            verdict = judge.evaluate(claim.request, lambda _: None)
-            mailbox.commit(claim, replace(verdict, lane_s=verdict_s))
+            mailbox.commit(claim, replace(passed(claim.request), lane_s=verdict_s))
 
     outcome = run_agent(
         controllers,
