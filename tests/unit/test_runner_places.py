@@ -197,6 +197,31 @@ class AsRows(nn.Module):
         return flat.view_as(x)
 
 
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.one = nn.LayerNorm(C), nn.Linear(C, C)
+        self.norm2, self.two = nn.LayerNorm(C), nn.Linear(C, C)
+
+    def forward(self, x):
+        return self.two(self.norm2(self.one(self.norm1(x))))
+
+
+class Says(nn.Module):
+    """Norms last, each bias before its weight: the names say what is what, the order doesn't."""
+
+    def __init__(self):
+        super().__init__()
+        for name, shape in (("fc1", (C, C)), ("fc2", (C, C)), ("ln1", (C,)), ("ln2", (C,))):
+            self.register_parameter(f"{name}_b", nn.Parameter(torch.zeros(C)))
+            self.register_parameter(f"{name}_w", nn.Parameter(torch.ones(shape)))
+
+    def forward(self, x):
+        layer_norm, linear = nn.functional.layer_norm, nn.functional.linear
+        x = linear(layer_norm(x, (C,), self.ln1_w, self.ln1_b), self.fc1_w, self.fc1_b)
+        return linear(layer_norm(x, (C,), self.ln2_w, self.ln2_b), self.fc2_w, self.fc2_b)
+
+
 class Emptied(nn.Module):
     """Layers that are made without memory, or without shape, under names of its own."""
 
@@ -234,6 +259,7 @@ STYLES = {
     "tied": (Tied, TiedRenamed, ROW),
     "convolutions as matrices": (Deep, AsMatrices, IMAGE),
     "matrices that share memory or name": (Deep, AsMatricesOfIts, IMAGE),
+    "in an order of its own, with names that say what": (Mixed, Says, ROW),
     "a table as a row": (Table, AsRows, ROW),
     "made without memory or shape": (Deep, lambda: Emptied("cpu"), IMAGE),
     "shown an input": (Deep, Shown, IMAGE),

@@ -6,6 +6,7 @@ What is decided by likeness is a guess, which an exam shows to be right or wrong
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,13 @@ from torch import nn
 
 STATISTICS = {"running_mean": ("mean",), "running_var": ("var", "variance")}
 """Buffers of norms, and how their names end in norms that people write themselves."""
+
+_NORM = re.compile(r"(^|[._])(ln|bn|gn|norm|rms|layer_?norm|batch_?norm|group_?norm)(?![a-z])")
+_KINDS = {
+    "gain": re.compile(r"(^|[._\d])(weight|w|gamma|scale|gain|g)\d*$"),
+    "shift": re.compile(r"(^|[._\d])(bias|b|beta|shift)\d*$"),
+}
+"""What names of people's own say that a parameter is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,19 +128,8 @@ def place_alike(
     """
 
     def add(alike: Iterable[Any], tensors: Mapping[str, Any], *, even: bool = False) -> None:
-        """Of slots and tensors that are equal here; None is like nothing."""
         taken = set(gone) | set(places.values())
-        waiting: dict[Any, list[int]] = {}
-        for i, key in enumerate(alike):
-            if i not in taken and key is not None:
-                waiting.setdefault(key, []).append(i)
-        asking: dict[Any, list[str]] = {}
-        for name, key in tensors.items():
-            if name not in places and key in waiting:
-                asking.setdefault(key, []).append(name)
-        for key, names in asking.items():
-            if not even or len(names) == len(waiting[key]):
-                places.update(zip(names, waiting[key], strict=False))
+        _add([None if i in taken else key for i, key in enumerate(alike)], tensors, places, even)
 
     def learned(of: Mapping[str, Any]) -> dict[str, Any]:
         return {n: key for n, key in of.items() if isinstance(own[n], nn.Parameter)}
@@ -147,6 +144,9 @@ def place_alike(
     rows = {n: (_rows(shape), floating) for n, (shape, floating) in sizes.items()}
     late = {n: (leaf_of(n), isinstance(t, nn.Parameter)) for n, t in own.items() if n not in known}
     add([(s.leaf, (s.shape, s.floating)) for s in slots], _with_leaf(sizes))
+    roles = {n: (_role(n), size) for n, size in learned(sizes).items()}
+    said = [(_role(s.name), (s.shape, s.floating)) if s.is_parameter else None for s in slots]
+    add(said, {n: key for n, key in roles.items() if key[0]}, even=True)
     add([(s.shape, s.floating) if s.is_parameter else None for s in slots], learned(sizes))
     add([(s.shape, s.floating) for s in slots], learned(sizes))
     add([(s.leaf, (s.shape, s.floating)) for s in slots], counted(sizes))
@@ -162,12 +162,35 @@ def place_alike(
     add([(s.leaf, s.is_parameter) for s in slots], late, even=True)
 
 
+def _add(
+    alike: Sequence[Any], tensors: Mapping[str, Any], places: dict[str, int], even: bool
+) -> None:
+    """Place tensors in slots that are equal here; None is like nothing."""
+    waiting: dict[Any, list[int]] = {}
+    for i, key in enumerate(alike):
+        if key is not None:
+            waiting.setdefault(key, []).append(i)
+    asking: dict[Any, list[str]] = {}
+    for name, key in tensors.items():
+        if name not in places and key in waiting:
+            asking.setdefault(key, []).append(name)
+    for key, names in asking.items():
+        if not even or len(names) == len(waiting[key]):
+            places.update(zip(names, waiting[key], strict=False))
+
+
 def share(places: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
     """Give a tensor's other names the place that one of them has."""
     known = {id(tensors[name]): index for name, index in places.items()}
     for name, tensor in tensors.items():
         if id(tensor) in known:
             places.setdefault(name, known[id(tensor)])
+
+
+def _role(name: str) -> tuple[bool, str] | None:
+    """Whether a name says that it is of a norm, and what it is there or elsewhere."""
+    kind = next((k for k, pattern in _KINDS.items() if pattern.search(name.lower())), "")
+    return (bool(_NORM.search(name.lower())), kind) if kind else None
 
 
 def _with_leaf(keys: Mapping[str, Any]) -> dict[str, Any]:
