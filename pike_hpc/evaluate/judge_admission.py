@@ -28,7 +28,7 @@ from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, Refusal, Signal, alike
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
 from pike_hpc.evaluate.judge_unread import UNREAD, unread
-from pike_hpc.evaluate.judge_variety import DRAWN, MOST, repeated
+from pike_hpc.evaluate.judge_variety import variety
 from pike_hpc.evaluate.judge_weights import moved_constants
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
@@ -158,9 +158,13 @@ class _Trial:
 
     def _demand_variety(self) -> None:
         """No table may hold the answers to all inputs."""
-        if not self._truth.legacy and (alike := repeated(self._truth)) > MOST:
+        if self._truth.legacy:
+            return
+        found = variety(self._truth)
+        if found.is_small:
             raise Refusal(
-                f"of {DRAWN} inputs {alike} repeat another: a program may keep all answers"
+                f"of {found.drawn} inputs {found.repeated} repeat another, so that a program may "
+                "keep all answers: draw them from more values"
             )
 
     def _demand_nothing_hidden(self) -> None:
@@ -277,10 +281,11 @@ class _Trial:
         edited += [self._edited("weights_zeroed", zeroed())] if zeroed else []
         edited.append(self._edited(SCORES, flat_scores(), "every attention score alike"))
         found += [mutant for mutant in edited if mutant is not None]
-        found += [
-            self._mutant(UNREAD, answer, what)
-            for what, answer in unread(self._truth, self._signal.native[0])
-        ]
+        if not self._truth.legacy:  # whose tasks may forget: they are as their authors left them
+            found += [
+                self._mutant(UNREAD, answer, what)
+                for what, answer in unread(self._truth, self._signal.native[0])
+            ]
         names = {mutant.name for mutant in found}
         return found, [n for n in ("layer_skipped", "weights_zeroed") if n not in names]
 

@@ -7,6 +7,7 @@ last thirty, and who leaves out the others is right to the last digit.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -20,9 +21,13 @@ from pike_hpc.evaluate.layout import Slot
 UNREAD = "input_unread"
 LEAST_SIZE = 8
 """Shorter dimensions are not cut: a quarter of them is little to save."""
+LARGE = 1 / 4
+"""Of the largest input: smaller ones are not cut either."""
 LARGEST = 1 << 24
 """Numbers of an input or an answer beyond which nothing is tried: no sequence is so long, and each
 try would take seconds."""
+BUDGET_S = 20.0
+"""After so long no further dimension is begun: slow references on a CPU have many."""
 CUT, NEXT_CUT = 4, 8
 """What part is left unread; and of what is left, where that changes nothing at all."""
 
@@ -30,16 +35,19 @@ Answering = Callable[[int], Leaves]
 """The answer where so many indices of a dimension are another input's."""
 
 
-def unread(truth: Truth, first: Leaves) -> Iterator[tuple[str, Leaves]]:
-    """Answers to the first admission input with a part of its largest tensor from the second one.
+def unread(
+    truth: Truth, first: Leaves, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[str, Leaves]]:
+    """Answers to the first admission input with a part of it from the second one.
 
-    From either end of each dimension. Where a quarter changes nothing it may be there for nothing,
-    such as what a mask hides: then the rest that matters is cut by an eighth. What fades comes
-    through that unnoticed, what is hidden does not.
+    From either end of each dimension of each large tensor. Where a quarter changes nothing it may
+    be there for nothing, such as what a mask hides: then the rest that matters is cut by an eighth.
+    What fades comes through that unnoticed, what is hidden does not.
 
     Args:
         truth: of the task.
         first: the reference's own answer to the first input.
+        clock: seconds.
 
     Yields:
         What was left unread, for a person, and the answer.
@@ -49,10 +57,9 @@ def unread(truth: Truth, first: Leaves) -> Iterator[tuple[str, Leaves]]:
         return
     if truth.device.type == "cuda" and checks_strictly(truth, ADMISSION_SEEDS[0]):
         return  # one that fails would end this process
-    leaf = max(range(len(slots)), key=lambda i: slots[i].count)
     one, other = (truth.pack(seed) for seed in ADMISSION_SEEDS)
 
-    def mixed(dim: int, last: bool, count: int) -> Leaves:
+    def mixed(leaf: int, dim: int, last: bool, count: int) -> Leaves:
         packed = one.clone()
         size = slots[leaf].shape[dim]
         into, by = (views(slots, raw)[leaf] for raw in (packed, other))
@@ -60,12 +67,39 @@ def unread(truth: Truth, first: Leaves) -> Iterator[tuple[str, Leaves]]:
         into.narrow(*part).copy_(by.narrow(*part))
         return truth.answers_to(packed, natively=True)
 
-    for dim, size in enumerate(slots[leaf].shape):
-        for last in (False, True) if size >= LEAST_SIZE else ():
-            found = _tried(size, functools.partial(mixed, dim, last), first)
-            if found is not None:
-                end = "last" if last else "first"
-                yield f"the {end} {found[0]} of {size} in dimension {dim} unread", found[1]
+    end_s = clock() + BUDGET_S
+    for leaf, dim, last in ends(slots, views(slots, one)):
+        if clock() > end_s:
+            return
+        size = slots[leaf].shape[dim]
+        found = _tried(size, functools.partial(mixed, leaf, dim, last), first)
+        if found is not None:
+            end = "last" if last else "first"
+            yield f"the {end} {found[0]} of {size} in dimension {dim} unread", found[1]
+
+
+def ends(slots: Sequence[Slot], tensors: Leaves) -> Iterator[tuple[int, int, bool]]:
+    """Which inputs are cut, in which dimension, and whether at its end.
+
+    No whole numbers in order: places where parts of others begin and end, which mean nothing mixed.
+    """
+    most = max(slot.count for slot in slots)
+    for leaf, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
+        if slot.count < LARGE * most or _is_in_order(tensor):
+            continue
+        for dim, size in enumerate(slot.shape):
+            if size >= LEAST_SIZE:
+                yield from ((leaf, dim, last) for last in (False, True))
+
+
+def _is_in_order(tensor: torch.Tensor) -> bool:
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
+        return False
+    return any(
+        bool((tensor.diff(dim=dim) >= 0).all())
+        for dim, size in enumerate(tensor.shape)
+        if size >= LEAST_SIZE
+    )
 
 
 def _tried(size: int, answer: Answering, first: Leaves) -> tuple[int, Leaves] | None:
@@ -78,16 +112,29 @@ def _tried(size: int, answer: Answering, first: Leaves) -> tuple[int, Leaves] | 
 
 
 def _cut(size: int, answer: Answering, first: Leaves) -> tuple[int, Leaves] | None:
-    """How many indices were cut, and the answer; None where the whole tensor changes nothing."""
+    """How many indices were cut, and the answer; None where the whole tensor changes nothing.
+
+    None also where the reference does not repeat itself to the last digits, or answers in another
+    shape: what it is off by would look like what was cut.
+    """
+
+    def same(leaves: Leaves) -> bool:
+        shapes = (a.shape == b.shape for a, b in zip(leaves, first, strict=True))
+        return all(shapes) and alike(leaves, first)
+
+    if not (same(answer(0)) and same(answer(0))):
+        return None
     count = size // CUT
     found = answer(count)
-    if not alike(found, first):
+    if any(a.shape != b.shape for a, b in zip(found, first, strict=True)):
+        return None
+    if not same(found):
         return count, found
-    if alike(answer(size), first):
+    if same(answer(size)):
         return None
     low, high = count, size  # so many change nothing, so many do
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if alike(answer(middle), first) else (low, middle)
+        low, high = (middle, high) if same(answer(middle)) else (low, middle)
     count = low + max(1, (size - low) // NEXT_CUT)
     return count, answer(count)

@@ -1,14 +1,19 @@
 """Admission of tiny tasks in this process: which wrong versions a task is held to."""
 
+import contextlib
+
 import pytest
 from builders.qkv_task import SOURCE
 
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
-from pike_hpc.evaluate.judge_signal import rounded  # noqa: E402
+from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, rounded  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
-from pike_hpc.records import Task, Tier  # noqa: E402
+from pike_hpc.evaluate.judge_unread import ends, unread  # noqa: E402
+from pike_hpc.evaluate.judge_variety import Variety, variety  # noqa: E402
+from pike_hpc.evaluate.layout import lay_out  # noqa: E402
+from pike_hpc.records import Task, Tier, Variant  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -53,18 +58,32 @@ HIDES = "return torch.softmax(q @ k[:, :4].mT, -1) @ v[:, :4] + k[:, 4:].mean(1,
 """Half of the keys is masked."""
 
 
-def yardstick_of(body, inputs="torch.randn(4, 8, 16)"):
+NEARLY = (
+    "global calls\n"
+    "        calls = globals().get('calls', 0) + 1\n"
+    "        return v[:, 4:] * (1 + 3e-6 * (calls % 2))"
+)
+"""Half is not read, and the last digits are never the same twice."""
+
+
+@contextlib.contextmanager
+def truth_of(body, inputs="torch.randn(4, 8, 16)", variant=Variant.ADMITTED):
     source = SOURCE.format(body=body).replace("torch.randn(4, 8, 16)", inputs)
-    task = Task(suite="tests", id="1", name="tiny", source=source)
+    task = Task(suite="tests", id="1", name="tiny", source=source, variant=variant)
     truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
     try:
-        return admit(truth, task.digest)
+        yield truth, task
     finally:
         truth.close()
 
 
-def admission_of(body, **inputs):
-    return yardstick_of(body, **inputs).admission
+def yardstick_of(body, **options):
+    with truth_of(body, **options) as (truth, task):
+        return admit(truth, task.digest)
+
+
+def admission_of(body, **options):
+    return yardstick_of(body, **options).admission
 
 
 def test_a_model_with_attention_is_held_to_its_scores():
@@ -157,6 +176,47 @@ def test_what_changes_nothing_may_be_left_unread():
     assert found.mutants["input_unread"] > 0.1
     found = admission_of(HIDES)
     assert found.admitted, found.reason
+
+
+def test_a_reference_that_rounds_otherwise_each_time_is_not_taken_to_read_what_it_hides():
+    """As sums in no order do on a GPU: that noise is no mutant."""
+    found = admission_of(NEARLY)
+    assert found.admitted, found.reason
+    assert "input_unread" not in found.mutants
+
+
+def test_legacy_is_as_its_author_left_it():
+    found = admission_of(FORGETS.format(1e-3), variant=Variant.LEGACY)
+    assert "input_unread" not in found.mutants
+
+
+def test_whole_numbers_in_order_are_not_mixed():
+    """They say where parts of others begin: a mixture would reach beyond its end."""
+    slots = lay_out([("a", "int64", (8, 128)), ("b", "float32", (8, 128)), ("c", "bool", (8,))])
+    rows = torch.arange(1024).view(8, 128)
+    tensors = [rows, torch.randn(8, 128), torch.ones(8, dtype=torch.bool)]
+    assert {leaf for leaf, _, _ in ends(slots, tensors)} == {1}
+    tensors[0] = rows.flatten()[torch.randperm(1024)].view(8, 128)
+    assert {leaf for leaf, _, _ in ends(slots, tensors)} == {0, 1}
+
+
+def test_no_dimension_is_begun_when_time_is_over():
+    with truth_of(HIDES) as (truth, _):
+        now = iter(range(0, 10_000, 15))
+        first = truth.natively(ADMISSION_SEEDS[0])
+        assert len(list(unread(truth, first, lambda: float(next(now))))) == 1
+
+
+def test_of_inputs_that_take_long_fewer_are_drawn():
+    tokens = "torch.randint(0, 2000, (1, 1, 1)).float().repeat(1, 1, 16)"
+    with truth_of("return q + k + v", inputs=tokens) as (truth, _):
+        whole = variety(truth)
+        assert (whole.drawn, whole.is_small) == (256, True)
+        now = iter(range(0, 10_000, 4))
+        part = variety(truth, lambda: float(next(now)))
+        assert part.drawn == 64 + 32
+    assert not Variety(drawn=32, repeated=0).is_small
+    assert Variety(drawn=32, repeated=1).is_small
 
 
 def test_what_hides_in_the_whole_answer_is_seen_in_its_stretches():
