@@ -293,6 +293,18 @@ def test_a_loader_that_leaves_weights_out_is_not_asked(started, name):
     assert runner.follows()
 
 
+def test_a_loader_that_gives_away_the_memory_is_the_programs_own_doing(started):
+    """It is no crash of ours: the seed may still tell."""
+    spoils = """
+    def load_state_dict(self, state, strict=True):
+        self.w.data = torch.zeros(3)
+        raise KeyError("model")
+"""
+    runner = started(BARE + spoils)
+    assert runner.load() is Code.NEED_SEED
+    assert runner.do(Op.LOAD, Source.SEED, 1) is Code.OK
+
+
 def test_what_a_loader_spoils_and_has_no_place_is_put_back(started):
     own = "        self.one = nn.Parameter(torch.ones(1))\n    def forward"
     source = BARE.replace("    def forward", own)

@@ -2,7 +2,7 @@
 
 The same code runs the reference and a candidate, inside the sandbox, as a package of its own that
 imports nothing of this project (`lane` starts it by path). Reading order: protocol, doorbell,
-seal, program, places, weights, fit, trees, state, serve.
+seal, program, places, drawn, weights, fit, trees, state, serve.
 """
 
 from .doorbell import PAGE_BYTES, Page

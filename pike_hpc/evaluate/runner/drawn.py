@@ -22,6 +22,9 @@ DRAWING = frozenset(
 )
 """Functions of `torch.nn.init` that draw: zeros and ones may be for a workspace."""
 
+HEAD = 64
+"""Numbers by which most weights are told apart."""
+
 
 class Drawn:
     """Which weights went to tensors that a constructor drew."""
@@ -60,12 +63,25 @@ class Drawn:
         return {n: i for n, t in own.items() if (i := self._held_by(t)) is not None}
 
     def _held_by(self, tensor: torch.Tensor) -> int | None:
+        if is_lazy(tensor):
+            return None
+        head = _head(tensor) if self._given else None
         for index in sorted(self._given):
-            if not is_lazy(tensor) and is_exact(tensor, self._slots[index]):
-                weight = self._weights[index]
-                if torch.equal(tensor.detach(), weight.to(tensor)):
-                    return index
+            weight = self._weights[index]
+            # The head first: a weight on the host is not to cross to a GPU for each layer like it.
+            if (
+                head is not None
+                and is_exact(tensor, self._slots[index])
+                and torch.equal(head, _head(weight).to(head))
+                and torch.equal(tensor.detach(), weight.to(tensor))
+            ):
+                return index
         return None
+
+
+def _head(tensor: torch.Tensor) -> torch.Tensor:
+    """A few of its numbers, on the host."""
+    return tensor.detach().flatten()[:HEAD].cpu()
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ Whatever is called here is the program's. What it takes wrongly an exam shows.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 import traceback
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .places import Placement, is_lazy, shaped
+from .places import Placement, is_lazy, is_plain, shaped
 from .protocol import Code, Refused, phase
 from .state import writable
 
@@ -107,7 +108,7 @@ class Fitting:
         assert self._placement is not None
         state = nn.Module.state_dict(self._model)
         places = self._placement.slots
-        if any(not torch.is_tensor(t := state.get(n)) or is_lazy(t) for n in places):
+        if not all(_may_hold(state.get(name), weights[index]) for name, index in places.items()):
             return False
         with writable(state[name] for name in places):
             for name, index in places.items():
@@ -138,14 +139,15 @@ class Fitting:
         Parameters hold NaN meanwhile; where it doesn't, everything is as it was.
         """
         state = nn.Module.state_dict(self._model, keep_vars=True)
-        tensors = {n: t for n, t in state.items() if torch.is_tensor(t) and not is_lazy(t)}
-        kept = {n: t.detach().clone() for n, t in tensors.items()}
+        tensors = {n: t for n, t in state.items() if is_plain(t) and not is_lazy(t)}
         learned = [n for n, t in tensors.items() if isinstance(t, nn.Parameter)]
+        # On the host: a GPU may hold a large model twice, and never three times.
+        kept = {n: t.detach().to("cpu", copy=True) for n, t in tensors.items()}
         with writable(tensors.values()):
-            for name in learned:
-                if tensors[name].is_floating_point():
-                    tensors[name].fill_(torch.nan)
             try:
+                for name in learned:
+                    if tensors[name].is_floating_point():
+                        tensors[name].fill_(torch.nan)
                 load(self._model, self._given(weights), strict=True)
                 took = wrote(nn.Module.state_dict(self._model), learned, kept)
             except Exception:
@@ -153,7 +155,10 @@ class Fitting:
                 took = False
             if not took:
                 for name, tensor in tensors.items():
-                    tensor.copy_(kept[name])
+                    if tensor.shape == kept[name].shape:
+                        tensor.copy_(kept[name])
+                    else:  # it was given other memory
+                        tensor.data = kept[name].to(tensor.device)
         return took
 
 
@@ -195,6 +200,16 @@ class Looked(dict[str, Any]):
         self.looked = True
         return super().pop(name, *default)
 
+    def popitem(self) -> tuple[str, Any]:
+        """One of them, taken out."""
+        self.looked = True
+        return super().popitem()
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """One tensor, put in where there is none."""
+        self.looked = True
+        return super().setdefault(name, default)
+
     def copy(self) -> dict[str, Any]:
         """A plain one."""
         self.looked = True
@@ -205,7 +220,7 @@ def wrote(now: Mapping[str, Any], learned: Sequence[str], kept: Mapping[str, Any
     """Whether a loader wrote each parameter; of a model without any, at least a buffer."""
     if learned:
         return not any(bool(now[n].isnan().any()) for n in learned if n in now)
-    return any(not torch.equal(now[n], before) for n, before in kept.items() if n in now)
+    return any(not torch.equal(now[n].cpu(), before) for n, before in kept.items() if n in now)
 
 
 def load(model: nn.Module, state: dict[str, Any], *, strict: bool) -> None:
@@ -224,8 +239,20 @@ def loads_itself(model: nn.Module) -> bool:
     for module in model.modules():
         steps.append(module._load_from_state_dict)
         hooks = getattr(module, "_load_state_dict_pre_hooks", None) or {}
-        steps += [getattr(hook, "hook", hook) for hook in hooks.values()]
+        steps += [_unwrapped(hook) for hook in hooks.values()]
     return not all(str(getattr(s, "__module__", "torch.")).startswith("torch.") for s in steps)
+
+
+def _may_hold(place: Any, weight: torch.Tensor) -> bool:
+    return torch.is_tensor(place) and not is_lazy(place) and place.numel() == weight.numel()
+
+
+def _unwrapped(hook: Any) -> Any:
+    """What a hook calls in the end: torch's own are wrapped, and so may a program's be."""
+    hook = getattr(hook, "hook", hook)
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return hook
 
 
 def prepare_of(model: Any) -> Callable[[dict[str, Any]], None] | None:

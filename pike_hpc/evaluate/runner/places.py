@@ -83,6 +83,11 @@ def is_lazy(tensor: torch.Tensor) -> bool:
     return bool(nn.parameter.is_lazy(tensor))
 
 
+def is_plain(value: Any) -> bool:
+    """Whether it is a dense tensor: quantized layers hold others."""
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def is_exact(tensor: torch.Tensor, slot: Slot) -> bool:
     """Whether a tensor has the shape and the kind of number of a weight."""
     if is_lazy(tensor):

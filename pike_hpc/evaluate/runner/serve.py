@@ -160,12 +160,14 @@ class Runner:
             raise Refused(Code.NOT_A_MODULE)
         self._fitting, placement = None, None
         model.eval()  # first: a program may fold its norms in it, and return nothing
+        by_seed = hands is None
         if hands is not None:
             # Not the program's own method, which may take no arguments.
             own = torch.nn.Module.state_dict(model, keep_vars=True)
             placement = hands.place(own, lambda: self._twin(model, source, seed))
+        del hands  # and what a constructor was given and kept nothing of
         model.to(self._device)
-        if hands is not None:
+        if not by_seed:
             names = [slot.name for slot in self._slots]
             self._fitting = Fitting(model, placement, names, self._device)
             self._fitting.fit(self._weights[source])

@@ -24,6 +24,7 @@ from .places import (
     fits,
     is_exact,
     is_lazy,
+    is_plain,
     place_alike,
     shaped,
     share,
@@ -155,7 +156,7 @@ class Hands:
                 or where something with a name of its own may have been made of weights.
         """
         slots = self._slots
-        tensors = {n: t for n, t in own.items() if _is_plain(t)}
+        tensors = {n: t for n, t in own.items() if is_plain(t)}
         named = {slot.name: i for i, slot in enumerate(slots)}
         places = {
             n: i for n, t in tensors.items() if (i := named.get(n, -1)) >= 0 and fits(t, slots[i])
@@ -315,13 +316,9 @@ def unwritten() -> Iterator[None]:
         torch.use_deterministic_algorithms(strict, warn_only=warn)
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
-
-
 def _differs(tensor: torch.Tensor, other: Any) -> bool:
     """Whether two constructions wrote other numbers: `other` is of one inside `unwritten`."""
-    if not _is_plain(other) or other.shape != tensor.shape:
+    if not is_plain(other) or other.shape != tensor.shape:
         return True
     if other.is_floating_point() or other.is_complex():
         unset = other.isnan()
