@@ -99,7 +99,7 @@ class Warden:
             self._say({"cpu_s": self._cpu_s()})
         elif verb == b"owns":
             below = descendants()
-            self._engines = frozenset(pid for pid in below if not stat_of(pid))
+            self._engines = frozenset(p for p in below if not stat_of(p) and kill(p, 0))
             self._say({"held": int(number) in below})
         elif verb == b"slay":
             self._say({"held": not self._kill_all()})

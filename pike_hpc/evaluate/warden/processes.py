@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 _PROC_BYTES = 1 << 14
@@ -88,28 +89,32 @@ def family(me: int | None = None, proc: str = "/proc") -> dict[int, bool]:
     milliseconds of each stop. Such a list lacks one at most where a sibling that was listed, or
     the thread that started it, ends meanwhile (fs/proc/array.c, get_children_pid): then the next
     walk lacks the one that ended, so what two in a row agree on is whole. Where they never do, or
-    the kernel keeps no lists, every process is looked at.
+    the kernel keeps no lists, or somebody hides and with him whom he started, every process is
+    looked at.
     """
     me = os.getpid() if me is None else me
+    hidden: set[int] = set()
     before = None
     for _ in range(_WALKS):
-        now = _walk(me, proc)
+        hidden.clear()
+        now = _walk(me, proc, hidden)
         if now is None:
             break
-        if now == before:
+        if now == before and not hidden:
             return now
         before = now
-    return _scan(me, proc)
+    return _scan(me, proc, hidden)
 
 
-def _walk(me: int, proc: str) -> dict[int, bool] | None:
-    """By lists of children; None where one can't be read."""
+def _walk(me: int, proc: str, hidden: set[int]) -> dict[int, bool] | None:
+    """By lists of children; None where one can't be read. Who hides is added to `hidden`."""
     found: dict[int, bool] = {}
     left = [me]
     for pid in left:
         fields = stat_of(pid, proc)
         if not fields and kill(pid, 0):
-            found[pid] = True  # it hides: `threads_of`
+            found[pid] = True
+            hidden.add(pid)
             continue
         if not fields:
             return None  # its children have another parent now
@@ -125,8 +130,11 @@ def _walk(me: int, proc: str) -> dict[int, bool] | None:
     return found
 
 
-def _scan(me: int, proc: str) -> dict[int, bool]:
-    """By everybody's parent."""
+def _scan(me: int, proc: str, hidden: Collection[int]) -> dict[int, bool]:
+    """By everybody's parent, of whom some are known to hide.
+
+    As `machine.below` does, which can't be imported here.
+    """
     parents: dict[int, list[int]] = {}
     lives: dict[int, bool] = {}
     for entry in os.scandir(proc):
@@ -134,10 +142,10 @@ def _scan(me: int, proc: str) -> dict[int, bool]:
         if fields:
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
             lives[int(entry.name)] = is_living(fields)
-    found = list(parents.get(me, ()))
+    found = [child for root in (me, *hidden) for child in parents.get(root, ())]
     for pid in found:
         found.extend(parents.get(pid, ()))
-    return {pid: lives[pid] for pid in found}
+    return dict.fromkeys(hidden, True) | {pid: lives[pid] for pid in found}
 
 
 def descendants() -> list[int]:
