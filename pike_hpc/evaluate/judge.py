@@ -238,6 +238,7 @@ class Judge:
         examiner.look_beyond()
         self._host.phase("profile")
         examiner.profile()
+        examiner.look_closer()
 
     def _time_alone(
         self, reference: RunnerLink, truth: Truth, secrets: Secrets, *, bounded: bool

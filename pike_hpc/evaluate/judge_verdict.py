@@ -120,6 +120,8 @@ class Examiner:
         self._moves: list[float] = []
         self._off: list[float] = []
         """What it was off by under the probe's weights, for each float leaf."""
+        self._followed_by: list[float] = []
+        """The same of a living model that followed."""
 
     def build(self) -> None:
         """Import, construct, give weights. Raises NeedSeed, RunnerFailed."""
@@ -229,8 +231,7 @@ class Examiner:
         if by_state and not self._truth.legacy:
             if self._living_follows(probe):
                 self._as_first = probe.mixture is not None
-                if self._keeps_a_little(probe):
-                    self._outcome.tags.append("caches_weights")
+                self._followed_by = self._off
                 return
             self._outcome.tags.append("caches_weights")
         self._as_first = False
@@ -276,6 +277,30 @@ class Examiner:
             self._outcome.profile, device_ms = found
             self._outcome.timing = replace(timing, device_ms=device_ms)
 
+    def look_closer(self) -> None:
+        """Tag a living model that keeps a little of its first weights, too little to refuse it for.
+
+        What moves the answer by less than FOLLOWS: a fresh model is nearer to the truth then. One
+        is made only where the living one was off by more than its tier explains, and after all
+        else, for it may fail: that says nothing.
+        """
+        assert self._outcome.tier is not None
+        probe = self._truth.probe
+        limits = [KEPT_K * limit for limit in self._marker.limits(self._outcome.tier)]
+        off = list(zip(self._followed_by, limits, strict=False))
+        if all(error <= limit for error, limit in off):
+            return
+        self._link.allow(RANGE_S + 2 * (self._outcome.load_s + self._outcome.first_call_s))
+        try:
+            self._load(probe.weights, Source.OTHER)
+            answer = call(self._link, self._truth, probe.packed)[0]
+        except (RunnerFailed, NeedSeed):
+            return
+        fresh = self._marker.errors([answer], [probe.truth])
+        pairs = zip(off, fresh, strict=True)
+        if any(error > max(KEPT_K * other, limit) for (error, limit), other in pairs):
+            self._outcome.tags.append("caches_weights")
+
     def _living_follows(self, probe: Probe) -> bool:
         """Whether the living model takes other weights, then a mixture, then the first again."""
         steps = [(Source.OTHER, 0, probe.truth)]
@@ -286,25 +311,6 @@ class Examiner:
             self._reload(source, bits) and self._follows(probe, truth)
             for source, bits, truth in steps
         )
-
-    def _keeps_a_little(self, probe: Probe) -> bool:
-        """Whether something of the living model stays what it was, too little to be refused for.
-
-        What moves the answer by less than FOLLOWS: a fresh model is nearer to the truth then. One
-        is made only where the living one was off by more than its tier explains.
-        """
-        assert self._outcome.tier is not None
-        limits = [KEPT_K * limit for limit in self._marker.limits(self._outcome.tier)]
-        if all(error <= limit for error, limit in zip(self._off, limits, strict=True)):
-            return False
-        self._as_first = False
-        try:
-            self._load(probe.weights, Source.OTHER)
-        except NeedSeed:
-            return False
-        fresh = self._marker.errors([self._call(probe.packed)[0]], [probe.truth])
-        pairs = zip(self._off, fresh, limits, strict=True)
-        return any(error > max(KEPT_K * other, limit) for error, other, limit in pairs)
 
     def _follows(self, probe: Probe, truth: Sequence[torch.Tensor]) -> bool:
         """Whether it answers the probe's input as the reference does under its weights of now.
