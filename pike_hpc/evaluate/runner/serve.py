@@ -152,13 +152,13 @@ class Runner:
 
     def _load(self, source: Source, seed: int) -> Code:
         old = spared(self._model, self._device)
-        self._model, self._state, self._last = None, None, []
+        self._model, self._fitting, self._state, self._last = None, None, None, []
         gc.collect()
         with phase(Code.CONSTRUCTOR_RAISED), same_defaults():
             model, hands = self._construct(source, seed)
         if not isinstance(model, torch.nn.Module):
             raise Refused(Code.NOT_A_MODULE)
-        self._fitting, placement = None, None
+        placement = None
         model.eval()  # first: a program may fold its norms in it, and return nothing
         by_seed = hands is None
         if hands is not None:
