@@ -213,7 +213,8 @@ def pids_of(run: Run) -> tuple[int, ...]:
 
 
 def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    # One that is another user's by now must not keep the others going.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 

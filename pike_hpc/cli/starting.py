@@ -8,12 +8,13 @@ is at (see `pike_hpc.cli.arrival`); of what comes before only its process tells.
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 
 from pike_hpc.cli.run import Run
 from pike_hpc.journal import Holder, controller_of, task_slug
 from pike_hpc.launch import JobRecord, read_jobs
-from pike_hpc.machine import began_at, below
+from pike_hpc.machine import began_at, below, is_that
 from pike_hpc.mailbox import STARTING, WorkerBeat, alive_here
 from pike_hpc.records import PikeError
 
@@ -24,8 +25,9 @@ worker hands back give up after 6 minutes together."""
 _LOOK_S = 5.0
 """Between two looks: they read journals and signs of life."""
 
-_SLACK_S = 60.0
-"""How much later than its record a job's process may seem to have begun: clocks are set."""
+_UNTOLD_S = 20.0
+"""How long a record counts that does not tell its process's start, as older versions wrote them;
+and how far from its record such a process may seem to have begun."""
 
 
 class Late:
@@ -102,7 +104,7 @@ def worker_pids(run: Run) -> frozenset[int]:
 
 def agent_pids(run: Run) -> frozenset[int]:
     """Agents at work on this machine."""
-    return frozenset(h.pid for h in agents_of(run) if h.host == socket.gethostname())
+    return frozenset(h.pid for h in agents_of(run) if h.lives_here())
 
 
 def agents_of(run: Run) -> tuple[Holder, ...]:
@@ -112,11 +114,17 @@ def agents_of(run: Run) -> tuple[Holder, ...]:
 
 
 def _lives(job: JobRecord) -> bool:
-    """Whether the process that was recorded is there still: pids are used again."""
+    """Whether the process that was recorded is there still, and no other with its pid.
+
+    Pids are used again, and one of a container names another process outside it.
+    """
     if job.launcher != "local" or job.host != socket.gethostname():
         return False
-    began = began_at(int(job.job_id))
-    return began is not None and began <= job.submitted_at + _SLACK_S
+    pid = int(job.job_id)
+    if job.process:
+        return is_that(pid, job.process) is True
+    began = began_at(pid) if abs(time.time() - job.submitted_at) <= _UNTOLD_S else None
+    return began is not None and abs(began - job.submitted_at) <= _UNTOLD_S
 
 
 def _fix(run: Run) -> str:

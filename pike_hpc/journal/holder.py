@@ -39,6 +39,12 @@ class Holder:
             return False
         return runs(self.pid, self.start_ticks) is False
 
+    def lives_here(self) -> bool:
+        """True only with proof that its pid is its own here: the same boot and PID namespace."""
+        mine = (socket.gethostname(), boot_id(), pid_namespace())
+        theirs = (self.host, self.boot_id, self.pid_namespace)
+        return theirs == mine and runs(self.pid, self.start_ticks) is True
+
 
 def this_process(writer: str, since: float) -> Holder:
     """The record of the calling process."""

@@ -53,6 +53,8 @@ class JobRecord:
     argv: tuple[str, ...]
     minutes: float = 0.0
     """The walltime asked for; 0 for a process of some machine's own."""
+    process: str = ""
+    """Start token of a local job's process: its pid is used again, and names another elsewhere."""
 
 
 def jobs_file(run_dir: Path) -> Path:

@@ -31,6 +31,7 @@ from pike_hpc.launch.intents import (
     write_intent,
 )
 from pike_hpc.launch.jobs import Job, JobRecord, append_jobs, read_jobs
+from pike_hpc.machine import start_token
 from pike_hpc.records import TryAgainLater, UsageError
 from pike_hpc.slurm import DEFAULT_ARRAY_SIZE, array_of, find, max_array_size
 
@@ -267,4 +268,5 @@ def _record(job: Job, job_id: str, launcher: str, minutes: float) -> JobRecord:
         submitted_at=time.time(),
         argv=job.argv,
         minutes=minutes,
+        process=start_token(int(job_id)) if launcher == "local" else "",
     )

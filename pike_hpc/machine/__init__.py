@@ -8,7 +8,16 @@ from pike_hpc.machine.cores import divide_cpus, physical_cores
 from pike_hpc.machine.folder import remove_tree, sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
-from pike_hpc.machine.process import began_at, below, boot_id, pid_namespace, runs, start_ticks
+from pike_hpc.machine.process import (
+    began_at,
+    below,
+    boot_id,
+    is_that,
+    pid_namespace,
+    runs,
+    start_ticks,
+    start_token,
+)
 from pike_hpc.machine.stop import Stop, stop_on_signals
 
 __all__ = [
@@ -24,6 +33,7 @@ __all__ = [
     "buried",
     "divide_cpus",
     "end_group",
+    "is_that",
     "mount_of",
     "mount_table",
     "physical_cores",
@@ -31,6 +41,7 @@ __all__ = [
     "remove_tree",
     "runs",
     "start_ticks",
+    "start_token",
     "stop_on_signals",
     "sync_folder",
 ]

@@ -48,6 +48,20 @@ def start_ticks(pid: int) -> int | None:
     return None if fields[0] in ("Z", "X") else int(fields[_START_TIME])
 
 
+def start_token(pid: int | None = None) -> str:
+    """BOOT-NAMESPACE-TICKS of a process of this PID namespace (default: this process)."""
+    return f"{_place()}-{start_ticks(os.getpid() if pid is None else pid) or '?'}"
+
+
+def is_that(pid: int, token: str) -> bool | None:
+    """Whether the process of that start token lives; None: it is none of this boot and namespace.
+
+    None as well where the kernel won't say.
+    """
+    place, _, started = token.rpartition("-")
+    return runs(pid, int(started)) if place == _place() and started.isdigit() else None
+
+
 def began_at(pid: int) -> float | None:
     """Unix seconds at which a process of this namespace began; None: it has ended, or is hidden."""
     try:
@@ -77,6 +91,10 @@ def below(pid: int) -> frozenset[int]:
         found.update(new)
         look += new
     return frozenset(found)
+
+
+def _place() -> str:
+    return f"{boot_id() or '?'}-{pid_namespace() or '?'}"
 
 
 def runs(pid: int, started: int) -> bool | None:

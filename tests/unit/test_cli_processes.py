@@ -1,6 +1,8 @@
 """What a follower starts, and when: nothing twice, and no worker that nobody needs."""
 
 import contextlib
+import dataclasses
+import errno
 import os
 import signal
 import socket
@@ -12,14 +14,15 @@ import pytest
 
 from pike_hpc.cli.processes import LocalJobs, stop
 from pike_hpc.cli.run import Run, tasks_of, wait_for
-from pike_hpc.cli.starting import BEGIN_S
+from pike_hpc.cli.starting import BEGIN_S, all_unshown, unshown
 from pike_hpc.config import resolve
 from pike_hpc.config.env import sites_dir
 from pike_hpc.journal import TaskJournal, task_slug
+from pike_hpc.journal.holder import this_process
 from pike_hpc.launch import Job, JobRecord
 from pike_hpc.launch.jobs import append_jobs
-from pike_hpc.machine import start_ticks
-from pike_hpc.mailbox import WorkerBeat, host_name, start_token
+from pike_hpc.machine import start_ticks, start_token
+from pike_hpc.mailbox import WorkerBeat, host_name
 from pike_hpc.records import EvalRequest, Finished
 
 WORKFLOW = """
@@ -43,7 +46,7 @@ class NotedLauncher:
         return ()
 
 
-def record(kind, pid, submitted_at=None):
+def record(kind, pid, submitted_at=None, process=None):
     return JobRecord(
         job_id=str(pid),
         kind=kind,
@@ -52,6 +55,7 @@ def record(kind, pid, submitted_at=None):
         host=socket.gethostname(),
         submitted_at=time.time() if submitted_at is None else submitted_at,
         argv=("x",),
+        process=start_token(pid) if process is None else process,
     )
 
 
@@ -166,10 +170,71 @@ def test_none_that_hangs_is_left_behind(run, held, shows_itself):
 
 def test_a_pid_that_is_used_again_is_no_job_of_ours(run, held):
     job, _ = held
-    append_jobs(run.dir, (record("worker", job.pid, submitted_at=time.time() - 3600),))
+    place, _, ticks = start_token(job.pid).rpartition("-")
+    earlier = f"{place}-{int(ticks) - 1}"
+    append_jobs(run.dir, (record("worker", job.pid, process=earlier),))
     jobs, launcher, _ = follow(run)
     jobs.keep_going()
     assert launcher.started == ["worker", "agent"]
+
+
+def elsewhere(token):
+    """The same start, in a container on a machine of the same name."""
+    return token.replace("pid:[", "pid:[9")
+
+
+def test_a_pid_of_a_container_is_no_process_out_here(run, held):
+    job, _ = held
+    token = elsewhere(start_token(job.pid))
+    assert token != start_token(job.pid)
+    append_jobs(run.dir, (record("worker", job.pid, process=token),))
+    assert stop(run, starts_s=0.5, leaves_s=0.5) == 0
+    assert job.poll() is None
+
+
+def test_nor_is_that_of_an_agent_there(held):
+    job, _ = held
+    agent = dataclasses.replace(
+        this_process("agent", 0.0), pid=job.pid, start_ticks=start_ticks(job.pid)
+    )
+    assert agent.lives_here()
+    for other in (
+        {"pid_namespace": elsewhere(agent.pid_namespace)},
+        {"boot_id": "another"},
+        {"host": "another"},
+        {"start_ticks": agent.start_ticks - 1},
+    ):
+        assert not dataclasses.replace(agent, **other).lives_here()
+
+
+def test_a_record_of_an_older_version_counts_while_its_job_starts(run, held):
+    job, _ = held
+    append_jobs(run.dir, (record("worker", job.pid, process=""),))
+    assert [one.job_id for one in all_unshown(run)] == [str(job.pid)]
+    append_jobs(run.dir, (record("agent", job.pid, time.time() - 30, process=""),))
+    assert unshown(run, "agent") == ()
+
+
+def test_such_a_record_is_of_no_process_that_began_long_before(run):
+    append_jobs(run.dir, (record("worker", 1, process=""),))
+    assert all_unshown(run) == ()
+
+
+def test_one_that_may_not_be_signalled_keeps_no_other_alive(run, held, monkeypatch):
+    job, pids = held
+    append_jobs(run.dir, (record("worker", job.pid),))
+    kill, refused = os.kill, []
+
+    def other_user(pid, number):
+        if pid == job.pid and number == signal.SIGTERM:
+            refused.append(pid)
+            raise PermissionError(errno.EPERM, "not permitted")
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", other_user)
+    assert stop(run, starts_s=0.5, leaves_s=0.5) == 1
+    assert refused == [job.pid]
+    assert wait_for(lambda: all(start_ticks(pid) is None for pid in pids), 10)
 
 
 def put_work(run):
@@ -251,7 +316,7 @@ def test_a_worker_that_says_why_it_cannot_work_is_not_started_again(run, capsys)
     jobs, launcher, now = follow(run)
     jobs.keep_going()
     put_work(run)
-    append_jobs(run.dir, (record("worker", 7, submitted_at=0.0),))
+    append_jobs(run.dir, (record("worker", 7, submitted_at=0.0, process=""),))
     (run.dir / "slurm" / "7_0_log.out").write_text(OUTPUT)
     now[0] = 60.0
     assert jobs.keep_going() == 2
@@ -264,7 +329,8 @@ def test_a_worker_that_says_why_it_cannot_work_is_not_started_again(run, capsys)
 LATE = """
 import os, sys, time
 from pathlib import Path
-from pike_hpc.mailbox import FileMailbox, WorkerBeat, host_name, start_token
+from pike_hpc.machine import start_token
+from pike_hpc.mailbox import FileMailbox, WorkerBeat, host_name
 print("started", flush=True)
 sys.stdin.readline()
 time.sleep(1)  # it imports, tries its sandbox

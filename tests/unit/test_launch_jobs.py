@@ -1,9 +1,13 @@
 """What is started, as text: commands, sbatch scripts, records."""
 
+import dataclasses
+
 import pytest
 
-from pike_hpc.launch import Job, dry_run, read_jobs
+from pike_hpc.cli.run import wait_for
+from pike_hpc.launch import Job, LocalLauncher, dry_run, read_jobs
 from pike_hpc.launch.jobs import JobRecord, append_jobs
+from pike_hpc.machine import is_that, start_token
 
 
 def test_environment_travels_in_the_command_so_that_no_key_is_pickled():
@@ -33,6 +37,17 @@ def test_records_survive_a_torn_last_line(tmp_path):
         file.write('{"job_id": "8", "ki')
     assert read_jobs(tmp_path) == (record, record)
     assert read_jobs(tmp_path / "nothing") == ()
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+def test_a_local_job_is_recorded_by_its_start_and_older_records_are_read(tmp_path):
+    (record,) = LocalLauncher(tmp_path).submit([Job(kind="agent", name="a", argv=("true",))])
+    pid = int(record.job_id)
+    assert record.process == start_token(pid)
+    assert wait_for(lambda: not is_that(pid, record.process), 60)
+    path = tmp_path / "slurm" / "jobs.jsonl"
+    path.write_text(path.read_text().replace(f',"process":"{record.process}"', ""))
+    assert read_jobs(tmp_path) == (dataclasses.replace(record, process=""),)
 
 
 @pytest.mark.parametrize(("count", "array"), [(1, None), (3, "#SBATCH --array=0-2%3")])
