@@ -23,9 +23,9 @@ from pike_hpc.config.layers import (
 )
 from pike_hpc.config.site import Site, read_site, site_node
 from pike_hpc.config.versions import check_version
-from pike_hpc.config.workflow import Workflow, read_workflow
+from pike_hpc.config.workflow import MOST_S, Workflow, read_workflow
 from pike_hpc.config.yaml_source import MapNode, ScalarNode, read_file
-from pike_hpc.records import digest, encode
+from pike_hpc.records import UsageError, digest, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,7 @@ def resolve(
     sources: dict[str, str] = {}
     site = _complete_site(read_site(node, sources), sources, environ)
     workflow = read_workflow(workflow_node, sources)
+    _check_times(workflow, sources)
     workflow = _complete_workflow(workflow, workflow_path, sources, environ)
     return Resolved(workflow=workflow, site=site, sources=sources)
 
@@ -127,6 +128,16 @@ def _complete_site(site: Site, sources: Mapping[str, str], environ: Mapping[str,
         container=dataclasses.replace(site.container, image=image),
         key_files=keys,
     )
+
+
+def _check_times(workflow: Workflow, sources: Mapping[str, str]) -> None:
+    """Of a new run only: one that an older version made must open, to be stopped at least."""
+    given = workflow.evaluate.timeout_s
+    if given > MOST_S:
+        raise UsageError(
+            f"evaluate.timeout_s: {given:g} is more than {MOST_S:.0f}, a week",
+            where=sources["evaluate.timeout_s"],
+        )
 
 
 def _complete_workflow(

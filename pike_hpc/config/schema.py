@@ -48,13 +48,6 @@ class AtLeast:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AtMost:
-    """Highest value of a number."""
-
-    high: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Shaped:
     """A text must match `pattern` whole; `meaning` says so to a person."""
 
@@ -248,8 +241,6 @@ def _check_limit(limit: object, value: Any, path: str, where: str) -> None:
             raise UsageError(f"{path}: at least {limit.low:g} item is needed", where=where)
         if isinstance(value, (int, float)) and value < limit.low:
             raise UsageError(f"{path}: {value:g} is less than {limit.low:g}", where=where)
-    if isinstance(limit, AtMost) and isinstance(value, (int, float)) and value > limit.high:
-        raise UsageError(f"{path}: {value:g} is more than {limit.high:g}", where=where)
     if isinstance(limit, Shaped) and not re.fullmatch(limit.pattern, value):
         raise UsageError(f"{path}: {value!r} is not {limit.meaning}", where=where)
 

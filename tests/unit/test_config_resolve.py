@@ -192,6 +192,17 @@ def test_run_yaml_gives_back_what_was_resolved(tmp_path: Path) -> None:
     assert from_run_yaml(to_run_yaml(found), "run.yaml").digest == found.digest
 
 
+def test_a_run_that_an_older_version_made_opens_whatever_a_new_one_may_ask_for(
+    tmp_path: Path,
+) -> None:
+    found = make(tmp_path, sets=["evaluate.timeout_s=604800"])
+    text = to_run_yaml(found).replace("timeout_s: 604800.0", "timeout_s: 9000000.0")
+    assert from_run_yaml(text, "run.yaml").workflow.evaluate.timeout_s == 9e6
+    error = refused(tmp_path, sets=["evaluate.timeout_s=604801"])
+    assert "more than 604800, a week" in str(error)
+    assert error.where == "--set evaluate.timeout_s=604801"
+
+
 def test_run_yaml_of_another_version_says_what_to_do(tmp_path: Path) -> None:
     text = to_run_yaml(make(tmp_path))
     with pytest.raises(UsageError) as caught:
