@@ -75,7 +75,9 @@ def _refuse_empty(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
     """A name that a shell's variable did not give would be taken for this folder."""
     for number, word in enumerate(arguments):
         before = arguments[number - 1] if number else ""
-        if word == "" or (word.startswith("--") and word.endswith("=")):
+        # A setting may be empty: `--set=models.optimise.base_url=` goes back to none.
+        set_empty = word.startswith("--set=") and word != "--set="
+        if word == "" or (word.startswith("--") and word.endswith("=") and not set_empty):
             after = f" after {before!r}" if before else ""
             parser.error(f"an empty argument: {word!r}{after}; name something, or leave it out")
 

@@ -86,6 +86,7 @@ def test_the_commands_are_those_of_the_contract():
         (["agent", "r", "--max-seconds", "inf"], ["'inf' is no time"]),
         (["submit", "--workflow", "w.yaml", "--run", ""], ["empty argument", "after '--run'"]),
         (["submit", "--workflow", "w.yaml", "--run="], ["empty argument", "'--run='"]),
+        (["submit", "--workflow", "w.yaml", "--set="], ["empty argument", "'--set='"]),
         (["status", ""], ["empty argument", "after 'status'"]),
         (
             ["submit", "--workflow", "w.yaml", "--run", "."],
@@ -117,6 +118,13 @@ def test_wrong_usage_is_two_and_says_what_to_do(capsys, workflow, arguments, wor
     assert out == "", "stdout is data"
     for word in words:
         assert word in err
+
+
+def test_a_setting_may_be_empty_in_one_word_as_in_two(capsys, workflow):
+    show, given = ("config", "show", "--workflow", "w.yaml"), "container.image="
+    one, two = run(capsys, *show, f"--set={given}"), run(capsys, *show, "--set", given)
+    assert one[0] == 0
+    assert one == two
 
 
 def test_an_unset_key_stops_before_anything_is_made(capsys, workflow, monkeypatch):
