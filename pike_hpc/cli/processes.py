@@ -71,7 +71,7 @@ class LocalJobs:
         self._restarts = {"worker": 0, "agent": 0}
         self._judged = 0
         self._said = ""
-        self._late = Late(run, clock)
+        self._late = Late(run, clock, _say)
 
     def keep_going(self) -> int:
         """Start what is missing. 0, or the exit code with which a job gave up."""

@@ -31,28 +31,44 @@ and how far from its record such a process may seem to have begun."""
 
 
 class Late:
-    """Tells of a job that lives and does not begin."""
+    """Tells of a job that lives and does not begin: it ends a run that has none other of its kind.
 
-    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
-        self._run, self._clock = run, clock
+    Args:
+        run: whose jobs.
+        clock: monotonic seconds.
+        say: told once of one that others do the work of.
+    """
+
+    def __init__(self, run: Run, clock: Callable[[], float], say: Callable[[str], None]) -> None:
+        self._run, self._clock, self._say = run, clock, say
         self._since: dict[str, float] = {}
         """When each that has not begun was first seen so; those that were at work begin anew."""
+        self._told: set[str] = set()
         self._next_at = clock()
 
     def look(self) -> PikeError | None:
-        """The one message about a job that has not begun for BEGIN_S."""
+        """Why the run ends: a job has not begun for BEGIN_S, and no other of its kind works."""
         now = self._clock()
         if now < self._next_at:
             return None
         self._next_at = now + _LOOK_S
-        waiting = {job.job_id: self._unshown(job) for job in all_unshown(self._run)}
-        for beat in beats(self._run):
+        workers = beats(self._run)
+        at_work = {
+            "worker": any(beat.state != STARTING for beat in workers),
+            "agent": bool(agents_of(self._run)),
+        }
+        waiting = {job.job_id: (job.kind, self._unshown(job)) for job in all_unshown(self._run)}
+        for beat in workers:
             if beat.state == STARTING:
-                waiting[beat.worker_id] = self._starting(beat)
+                waiting[beat.worker_id] = ("worker", self._starting(beat))
         self._since = {name: self._since.get(name, now) for name in waiting}
-        for name, since in self._since.items():
-            if now - since >= BEGIN_S:
-                return waiting[name]
+        for name in (name for name, since in self._since.items() if now - since >= BEGIN_S):
+            kind, error = waiting[name]
+            if not at_work[kind]:
+                return error
+            if name not in self._told:
+                self._told.add(name)
+                self._say(f"{error}\n  (the run goes on: another {kind} is at work)")
         return None
 
     def _starting(self, beat: WorkerBeat) -> PikeError:

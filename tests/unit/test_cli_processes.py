@@ -99,10 +99,10 @@ def held():
                     os.kill(pid, signal.SIGKILL)
 
 
-def beat(state, phase, pid=None):
+def beat(state, phase, pid=None, name="slow"):
     pid = os.getpid() if pid is None else pid
     return WorkerBeat(
-        **dict(worker_id="slow", host=host_name(), pid=pid, start_token=start_token(pid)),
+        **dict(worker_id=name, host=host_name(), pid=pid, start_token=start_token(pid)),
         **dict(counter=0, state=state, phase=phase, device_kind="cpu", started_at=0.0),
     )
 
@@ -143,6 +143,28 @@ def test_what_a_worker_hangs_in_is_said(run, held, capsys):
     assert "it hangs in the trial of its sandbox (engine auto)" in said
     assert "slow.log" in said
     assert "pike-hpc doctor" in said
+
+
+@pytest.mark.parametrize("shows_itself", [False, True])
+def test_one_worker_that_hangs_ends_no_run_in_which_another_judges(run, held, capsys, shows_itself):
+    job, _ = held
+    jobs, _, now = follow(run, kinds=("worker",))
+    put_work(run)
+    records = (record("worker", job.pid), record("worker", os.getpid()))
+    append_jobs(run.dir, records)
+    mailbox = run.mailbox
+    mailbox.beat(beat("judging", "", name="quick"))
+    if shows_itself:
+        mailbox.beat(beat("starting", "trial of its sandbox", job.pid))
+    while now[0] < 2 * BEGIN_S:
+        assert jobs.keep_going() == 0
+        now[0] += 30.0
+    said = capsys.readouterr().err
+    assert said.count("for 10 minutes") == 1
+    assert "the run goes on: another worker is at work" in said
+    mailbox.beat(beat("starting", "trial of its sandbox", name="quick"))
+    assert jobs.keep_going() == 1
+    assert "for 10 minutes" in capsys.readouterr().err
 
 
 def test_a_worker_at_work_was_never_late(run, capsys):
