@@ -9,6 +9,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+_NAMED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -63,20 +64,37 @@ def remove_tree(folder: Path) -> bool:
 
 
 def _empty(inside: int, top: int | None, prefix: str) -> list[str]:
-    """Delete what is in an open folder; names of its folders, which move to `top`, if any."""
+    """Delete what is in an open folder; names of its folders, which move to `top`, if any.
+
+    Raises nothing: what a failing file system does not list stays.
+    """
+    entries: list[os.DirEntry[str]] = []
+    with suppress(OSError), os.scandir(inside) as listing:
+        entries.extend(listing)
     found = []
-    with os.scandir(inside) as listing:
-        entries = list(listing)
     for number, entry in enumerate(entries):
         with suppress(OSError):
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=inside)
                 continue
             with suppress(OSError):
-                os.chmod(entry.name, 0o700, dir_fd=inside)
+                _let_us_in(entry.name, inside)
             name = entry.name
             if top is not None:
                 name = f"{prefix}{number}"
                 os.rename(entry.name, name, src_dir_fd=inside, dst_dir_fd=top)
             found.append(name)
     return found
+
+
+def _let_us_in(name: str, inside: int) -> None:
+    """Give ourselves all rights to a folder, one that we can't read too. Raises OSError.
+
+    chmod by its name would follow a link that somebody puts there meanwhile.
+    """
+    folder = os.open(name, _NAMED, dir_fd=inside)
+    try:
+        # fchmod takes no such descriptor.
+        Path(f"/proc/self/fd/{folder}").chmod(0o700)
+    finally:
+        os.close(folder)

@@ -1,5 +1,7 @@
 """The end of a folder, whatever somebody made in it."""
 
+import contextlib
+import errno
 import os
 import stat
 
@@ -53,6 +55,42 @@ def test_a_link_is_no_folder(place, tmp_path):
     link.symlink_to(place)
     assert not remove_tree(link)
     assert place.is_dir()
+
+
+def test_a_link_that_a_folder_is_swapped_for_meanwhile_is_not_followed(
+    place, tmp_path, monkeypatch
+):
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    kept.chmod(0o640)
+    (place / "a").mkdir()
+    (place / "b").mkdir(mode=0)
+    scandir = os.scandir
+
+    def swapped(fd):
+        with scandir(fd) as listing:
+            found = list(listing)
+        if (place / "a").is_dir():
+            (place / "a").rmdir()
+            (place / "a").symlink_to(kept)
+        return contextlib.nullcontext(found)
+
+    monkeypatch.setattr(os, "scandir", swapped)
+    remove_tree(place)
+    assert not (place / "b").exists()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o640
+    assert kept.read_text() == "mine"
+
+
+def test_a_file_system_that_fails_is_no_error(place, monkeypatch):
+    (place / "a").mkdir()
+
+    def fails(fd):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "scandir", fails)
+    assert not remove_tree(place)
+    assert (place / "a").is_dir()
 
 
 def test_folders_that_were_closed_by_their_owner_go(place):
