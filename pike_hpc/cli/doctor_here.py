@@ -26,7 +26,7 @@ from pike_hpc.cli.judging_torch import (
 )
 from pike_hpc.cli.lanes import measure_isolation
 from pike_hpc.config import Resolved
-from pike_hpc.evaluate.device import HANGS, Device
+from pike_hpc.evaluate.device import Device
 from pike_hpc.machine import ask
 
 _COMPILES_WITHIN_S = 60.0
@@ -83,7 +83,7 @@ def device(resolved: Resolved) -> Check:
 
 def device_check(found: Device) -> Check:
     """What was found, as a check: a driver that hangs is no machine without a GPU."""
-    if HANGS in found.why:
+    if found.hangs:
         fix = "ask for another node, or restart this one: nothing runs on its GPU as it is"
         return Check("device", "fail", found.why, fix)
     return Check("device", "ok", found.why)

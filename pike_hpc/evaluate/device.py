@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pike_hpc.machine import ask
 from pike_hpc.records import UsageError
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 """For nvidia-smi: with a driver that nobody keeps loaded it takes seconds for each GPU."""
 
 HANGS = "the NVIDIA driver hangs"
-"""How `Device.why` begins to tell of one that does not answer."""
+"""What a person is told of one that does not answer."""
 
 _MEMORY_QUERY = ("nvidia-smi", "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits")
 _QUERY = ("nvidia-smi", "--query-gpu=name,uuid,driver_version", "--format=csv,noheader")
@@ -44,6 +44,18 @@ class Device:
     """What was chosen and why, for the first line a person sees."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that can be used, all of the same kind."""
+    hangs: bool = False
+    """The driver does not answer: there may be a GPU, and nothing runs on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """What nvidia-smi listed, by column; where that is no GPU to use, why not."""
+
+    rows: tuple[tuple[str, ...], ...] = ()
+    """Of `_gpus`: name, uuid, driver of each GPU."""
+    why_not: str = ""
+    hangs: bool = False
 
 
 def torch_version() -> str | None:
@@ -77,16 +89,18 @@ def detect(
     cores = len(os.sched_getaffinity(0))
     if wanted == "cpu":
         return Device(kind="cpu", torch_device="cpu", why=f"cpu, {cores} cores (asked for)")
-    gpus, why_not = _gpus(visible, torch, patience_s)
+    found = _gpus(visible, torch, patience_s)
+    gpus, why_not = found.rows, found.why_not
     if gpus:
         kind = slug(gpus[0][0])
         same = tuple(uuid for name, uuid, _ in gpus if slug(name) == kind)
-        found = f"{len(same)} x {gpus[0][0]}, driver {gpus[0][2]}"
+        told = f"{len(same)} x {gpus[0][0]}, driver {gpus[0][2]}"
         if wanted in ("auto", "cuda", kind):
-            return Device(kind=kind, torch_device="cuda", why=f"cuda, {found}", gpus=same)
+            return Device(kind=kind, torch_device="cuda", why=f"cuda, {told}", gpus=same)
         why_not = f"the GPU here is a {kind}"
     if wanted == "auto":
-        return Device(kind="cpu", torch_device="cpu", why=f"cpu, {cores} cores ({why_not})")
+        why = f"cpu, {cores} cores ({why_not})"
+        return Device(kind="cpu", torch_device="cpu", why=why, hangs=found.hangs)
     raise UsageError(
         f"no device {wanted!r} here: {why_not}",
         valid="auto, cpu, cuda, or the GPU's model as in `nvidia-h200`",
@@ -113,7 +127,7 @@ def lanes_per_gpu(cores: int, memory_mb: float = math.inf) -> int:
 
 def smallest_memory_mb(uuids: Sequence[str]) -> int:
     """Memory of the smallest of these GPUs, as the driver says; 0 where it doesn't."""
-    sizes = dict(row for row in _ask(_MEMORY_QUERY)[0] if len(row) == 2)
+    sizes = dict(row for row in _ask(_MEMORY_QUERY).rows if len(row) == 2)
     found = [sizes.get(uuid, "") for uuid in uuids]
     return min(map(int, found)) if found and all(map(str.isdecimal, found)) else 0
 
@@ -128,47 +142,44 @@ def image_digest() -> str:
     return f"host:torch-{torch_version() or 'none'}"
 
 
-def _gpus(
-    visible: str | None, torch: Callable[[], str | None], patience_s: float
-) -> tuple[list[tuple[str, str, str]], str]:
-    """(name, uuid, driver) of each GPU that may be used; or none and the reason."""
-    gpus, why_not = _listed(torch, patience_s)
-    if visible is None or not gpus:
-        return gpus, why_not
+def _gpus(visible: str | None, torch: Callable[[], str | None], patience_s: float) -> _Listed:
+    """Each GPU that may be used; or none and the reason."""
+    found = _usable(torch, patience_s)
+    if visible is None or not found.rows:
+        return found
     if not visible.strip():
-        return [], "CUDA_VISIBLE_DEVICES is empty"
-    allowed = visible_among([uuid for _, uuid, _ in gpus], visible)
-    chosen = [gpu for uuid in allowed for gpu in gpus if gpu[1] == uuid]
-    return chosen, "" if chosen else f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU here"
+        return _Listed(why_not="CUDA_VISIBLE_DEVICES is empty")
+    allowed = visible_among([uuid for _, uuid, _ in found.rows], visible)
+    chosen = tuple(gpu for uuid in allowed for gpu in found.rows if gpu[1] == uuid)
+    none = f"CUDA_VISIBLE_DEVICES={visible} names no whole GPU here"
+    return _Listed(rows=chosen, why_not="" if chosen else none)
 
 
-def _listed(
-    torch: Callable[[], str | None], patience_s: float
-) -> tuple[list[tuple[str, str, str]], str]:
-    """(name, uuid, driver) of each GPU here that torch can use; or none and the reason."""
-    rows, why_not = _ask(_QUERY, patience_s)
-    gpus = [(r[0], r[1], r[2]) for r in rows if len(r) == 3 and r[1].startswith("GPU-")]
+def _usable(torch: Callable[[], str | None], patience_s: float) -> _Listed:
+    """Each GPU here that torch can use; or none and the reason."""
+    found = _ask(_QUERY, patience_s)
+    gpus = tuple(r for r in found.rows if len(r) == 3 and r[1].startswith("GPU-"))
     if not gpus:
-        return [], why_not
+        return replace(found, rows=())
     version = torch() or ""
     if "+cpu" in version:
-        return [], f"torch {version} was built without CUDA, so the {gpus[0][0]} is left idle"
-    return gpus, ""
+        idle = f"torch {version} was built without CUDA, so the {gpus[0][0]} is left idle"
+        return _Listed(why_not=idle)
+    return _Listed(rows=gpus)
 
 
-def _ask(query: Sequence[str], patience_s: float = PATIENCE_S) -> tuple[list[tuple[str, ...]], str]:
-    """Lines of an nvidia-smi query, by column; and what to say where they tell of no GPU."""
+def _ask(query: Sequence[str], patience_s: float = PATIENCE_S) -> _Listed:
+    """Lines of an nvidia-smi query; and what to say where they tell of no GPU."""
     if not shutil.which("nvidia-smi"):
-        return [], "no NVIDIA driver: nvidia-smi is not on PATH"
+        return _Listed(why_not="no NVIDIA driver: nvidia-smi is not on PATH")
     said = ask(query, patience_s)
     if said.hangs:
-        return [], f"{HANGS}: nvidia-smi gives {said.complaint}"
+        return _Listed(why_not=f"{HANGS}: nvidia-smi gives {said.complaint}", hangs=True)
     if said.status is None:
-        return [], f"nvidia-smi does not run: {said.complaint}"
+        return _Listed(why_not=f"nvidia-smi does not run: {said.complaint}")
     lines = said.stdout.splitlines() if said.status == 0 else []
-    return [tuple(c.strip() for c in line.split(",")) for line in lines], (
-        "nvidia-smi lists no GPU"
-    )
+    rows = tuple(tuple(c.strip() for c in line.split(",")) for line in lines)
+    return _Listed(rows=rows, why_not="nvidia-smi lists no GPU")
 
 
 def visible_among(uuids: Sequence[str], visible: str) -> tuple[str, ...]:

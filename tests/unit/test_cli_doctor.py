@@ -65,6 +65,9 @@ def test_a_driver_that_hangs_is_told_from_a_machine_without_gpu(tmp_path, monkey
         assert check.state == "fail"
         assert "driver hangs" in check.detail
         assert "restart" in check.fix
+    reworded = dataclasses.replace(found, why="cpu: nobody answers")
+    assert doctor_here.device_check(reworded).state == "fail"
+    assert doctor_here.device_check(dataclasses.replace(found, hangs=False)).state == "ok"
 
 
 def test_room_is_told_in_bytes_and_files(tmp_path) -> None:
