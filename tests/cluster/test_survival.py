@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def words(rehearsal):
-    return sorted(rehearsal.workers().values())
+    """Of Slurm about the workers; of one that it does not know yet, None in words."""
+    return sorted(map(str, rehearsal.workers().values()))
 
 
 def test_workers_leave_are_preempted_and_lose_their_node(slurm, rehearsal, undisturbed):
