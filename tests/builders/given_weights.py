@@ -94,3 +94,19 @@ def constructed(program, hands, weights, twins=1):
         state.update({n: shaped(weights[i], state[n]) for n, i in placement.slots.items()})
         model.load_state_dict(state)
     return model.eval(), placement
+
+
+def answers_alike(reference, program, shape):
+    """Whether the program has places for the weights and answers as the reference does."""
+    truth, weights, hands = drawn(reference)
+    model, placement = constructed(program, hands, weights)
+    x = torch.randn(shape)
+    with torch.inference_mode():
+        return placement is not None and torch.allclose(model(x), truth(x), atol=1e-5)
+
+
+def kept(reference, program):
+    """Whether places were known by name, and whether they last."""
+    _, weights, hands = drawn(reference)
+    _, placement = constructed(program, hands, weights)
+    return placement.by_name, placement.lasting

@@ -3,7 +3,18 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from builders.given_weights import IMAGE, ROW, C, Line, Post, Pre, constructed, drawn  # noqa: E402
+from builders.given_weights import (  # noqa: E402
+    IMAGE,
+    ROW,
+    C,
+    Line,
+    Post,
+    Pre,
+    answers_alike,
+    constructed,
+    drawn,
+    kept,
+)
 from torch import nn  # noqa: E402
 
 pytestmark = [pytest.mark.torch]
@@ -268,13 +279,7 @@ STYLES = {
 
 @pytest.mark.parametrize("style", STYLES)
 def test_it_answers_as_the_reference_does(style):
-    reference, program, shape = STYLES[style]
-    truth, weights, hands = drawn(reference)
-    model, placement = constructed(program, hands, weights)
-    assert placement is not None
-    x = torch.randn(shape)
-    with torch.inference_mode():
-        assert torch.allclose(model(x), truth(x), atol=1e-5)
+    assert answers_alike(*STYLES[style])
 
 
 @pytest.mark.parametrize(
@@ -290,9 +295,7 @@ def test_it_answers_as_the_reference_does(style):
     ],
 )
 def test_it_knows_what_it_guessed_and_what_will_last(reference, program, by_name, lasting):
-    _, weights, hands = drawn(reference)
-    _, placement = constructed(program, hands, weights)
-    assert (placement.by_name, placement.lasting) == (by_name, lasting)
+    assert kept(reference, program) == (by_name, lasting)
 
 
 def test_a_parameter_of_its_own_beside_an_unused_weight_can_not_be_right():

@@ -63,15 +63,14 @@ class Drawn:
         return {n: i for n, t in own.items() if (i := self._held_by(t)) is not None}
 
     def _held_by(self, tensor: torch.Tensor) -> int | None:
-        if is_lazy(tensor):
+        if is_lazy(tensor) or not self._given:
             return None
-        head = _head(tensor) if self._given else None
+        head = _head(tensor)
         for index in sorted(self._given):
             weight = self._weights[index]
             # The head first: a weight on the host is not to cross to a GPU for each layer like it.
             if (
-                head is not None
-                and is_exact(tensor, self._slots[index])
+                is_exact(tensor, self._slots[index])
                 and torch.equal(head, _head(weight).to(head))
                 and torch.equal(tensor.detach(), weight.to(tensor))
             ):
