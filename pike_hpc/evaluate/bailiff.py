@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _START_PATIENCE_S = 10.0
 _STOP_PATIENCE_S = 2.0
+_DIES_WITHIN_S = 20.0
+"""After SIGKILL. The driver first frees what the judge held of the device and pinned on the host,
+which for large tasks takes an H200's more than 2 s (2026-11-26)."""
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 
@@ -106,9 +109,11 @@ class JudgeProcess:
         """Hang up, then kill."""
         self.channel.close()
         self._process.kill()
-        if not buried(self._process):
+        if not buried(self._process, _DIES_WITHIN_S):
             _log.warning(
-                "judge %d was killed and does not end: its driver hangs", self._process.pid
+                "judge %d was killed and lives on after %.0f s: its driver hangs",
+                self._process.pid,
+                _DIES_WITHIN_S,
             )
         self._log.close()
 
