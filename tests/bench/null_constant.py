@@ -20,7 +20,7 @@ import stamp
 import torch
 
 import pike_hpc.evaluate
-from pike_hpc.evaluate.cell import START_RUNNER
+from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.judge_bench import Bench
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_memory import Place, best_place
@@ -90,7 +90,7 @@ class PlainHost:
 
     def spawn(self, role, address):
         """Start a runner."""
-        argv = [sys.executable, "-B", "-u", "-c", START_RUNNER]
+        argv = [sys.executable, "-B", "-u", "-c", START]
         argv += [str(RUNNER), str(address), self._device.type]
         env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
         number = len(self._runners) + 1

@@ -5,6 +5,8 @@
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ with imported("stamp") as stamp:
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = {path.stem: path for path in (ROOT / "tests/bench").glob("*.py")}
+RUN = sorted(name for name, p in SCRIPTS.items() if "ArgumentParser" in p.read_text("utf-8"))
 MEASURED = sorted((ROOT / "docs").glob("bench-*.json"))
 ALSO = {
     "soak": ("memory", "MODULES"),
@@ -73,6 +76,16 @@ def test_every_benchmark_names_code_that_exists_and_its_figures():
     gone = [m for modules in named.values() for m in modules if not (PACKAGE / m).is_file()]
     assert not gone
     assert [name for name in named if not figures_of(name)] == []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", RUN)
+def test_every_benchmark_finds_what_it_imports(name):
+    pytest.importorskip("torch")
+    argv = [sys.executable, str(SCRIPTS[name]), "--help"]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith(f"usage: {name}.py")
 
 
 def test_what_is_stale_is_noticed():
