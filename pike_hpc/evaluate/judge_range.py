@@ -1,6 +1,8 @@
-"""Inputs much larger than a task's own: does a candidate answer them as the reference does?
+"""Inputs beyond a task's own: does a candidate answer them as the reference does?
 
-A softmax that subtracts no maximum and a square in half precision overflow where no exam looks.
+Much larger ones: a softmax that subtracts no maximum and a square in half precision overflow where
+no exam looks. Where larger ones mean nothing, others in the place of what is the same in every
+draw, a time step or a mask: who never reads it, or keeps what came of it, is right in every exam.
 Tried only where the reference is right there itself, and never a reason to refuse: a task's inputs
 are what it is judged on, so what comes of this is a tag.
 """
@@ -8,7 +10,7 @@ are what it is judged on, so what comes of this is a tag.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +25,15 @@ from pike_hpc.evaluate.judge_truth import Truth
 FACTOR = 64.0
 """A power of two, so that scaling rounds nothing; exp overflows for most models that use it."""
 
+OTHER, ANEW = 2.0, 0.5
+"""What a constant input is multiplied by, and the deviation of what replaces one of zeros."""
+
 GROSS, RIGHT = 0.1, 0.01
 """Errors over the signal there: from when on an answer is wrong, whatever its precision, and up to
 when the reference counts as right."""
+
+TOLD = 0.06
+"""A constant that moves an answer less tells nobody: three times where the loosest tier ends."""
 
 _CHECKED = (
     *("index", "gather", "scatter", "embedding", "take", "put", "loss", "cross_entropy"),
@@ -37,21 +45,25 @@ _STRICT = ("assert", "bernoulli", "multinomial", "loss", "cross_entropy")
 """Those where the least step beyond may do so: not where a place is looked up."""
 
 
+Move = Callable[[int, torch.Tensor], torch.Tensor]
+"""Another tensor in the place of an input's leaf, given the leaf's number."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WideRange:
-    """One large input, and what is right there."""
+    """One input beyond the task's own, and what is right there."""
 
     packed: torch.Tensor
     truth: list[torch.Tensor]
     signals: tuple[float, ...]
-    floats: tuple[int, ...]
-    """Output leaves that are looked at."""
+    bounds: Mapping[int, float]
+    """By output leaf that is looked at: errors over the signal from which on it is wrong."""
     coarse_too: bool
     """Whether the reference under bfloat16 autocast is right as well."""
 
     def grossly_wrong(self, answer: Sequence[torch.Tensor]) -> bool:
         """Whether an answer to this input is not finite, or far from the truth."""
-        return not _within(GROSS, answer, self.truth, self.signals, self.floats)
+        return not _within(self.bounds, answer, self.truth, self.signals)
 
 
 def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
@@ -62,10 +74,15 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
         signal: of the same.
     """
     first, second = truth.range_seeds
-    if truth.legacy or not signal.cheap or not _may_be_scaled(truth, first):
+    if truth.legacy or not signal.cheap:
+        return None
+    larger = _larger(truth, first)
+    move = larger or _otherwise(truth, first, second)
+    if move is None:
         return None
     try:
-        with truth.scaled(FACTOR):
+        plain = [] if larger else [truth.keep(t) for t in truth.answers(first)]
+        with truth.moved(move):
             wide = [[truth.keep(t) for t in truth.answers(s)] for s in (first, second)]
             native = truth.natively(first)
             half = _half(truth, first)
@@ -76,26 +93,31 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
     if not all(bool(t.isfinite().all()) for call in wide for t in call):
         return None
     signals = tuple(scale(truth.paired([w[i] for w in wide])) for i in range(len(wide[0])))
-    floats = tuple(signal.floats)
-    if not floats or not _within(RIGHT, native, wide[0], signals, floats):
+    if plain:  # who keeps what came of a constant answers as if it had not moved
+        off = {i: compare(plain[i], wide[0][i], signals[i]).error for i in signal.floats}
+        bounds = {i: min(GROSS, error / 2) for i, error in off.items() if error >= TOLD}
+    else:
+        bounds = dict.fromkeys(signal.floats, GROSS)
+    if not bounds or not _within(dict.fromkeys(bounds, RIGHT), native, wide[0], signals):
         return None
     packed = truth.pack(first)
-    for view in views(truth.frame.input_slots, packed):
-        view.mul_(FACTOR)
+    for number, view in enumerate(views(truth.frame.input_slots, packed)):
+        view.copy_(move(number, view))
     return WideRange(
         packed=packed,
         truth=wide[0],
         signals=signals,
-        floats=floats,
-        coarse_too=half is not None and _within(RIGHT * 3, half, wide[0], signals, floats),
+        bounds=bounds,
+        coarse_too=half is not None
+        and _within(dict.fromkeys(bounds, RIGHT * 3), half, wide[0], signals),
     )
 
 
 def _within(
-    bound: float, answer: Leaves, truth: Leaves, signals: Sequence[float], floats: Sequence[int]
+    bounds: Mapping[int, float], answer: Leaves, truth: Leaves, signals: Sequence[float]
 ) -> bool:
-    errors = (compare(answer[i], truth[i], signals[i]).error for i in floats)
-    return all(math.isfinite(error) and error <= bound for error in errors)
+    errors = ((compare(answer[i], truth[i], signals[i]).error, end) for i, end in bounds.items())
+    return all(math.isfinite(error) and error <= end for error, end in errors)
 
 
 def _half(truth: Truth, seed: int) -> list[torch.Tensor] | None:
@@ -120,12 +142,37 @@ class _Names(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _may_be_scaled(truth: Truth, seed: int) -> bool:
-    """Whether larger inputs mean something: numbers of both signs, and nothing that checks them."""
+def _larger(truth: Truth, seed: int) -> Move | None:
+    """Makes inputs larger; None where that means nothing.
+
+    It does for numbers of both signs, and where nothing checks them.
+    """
     inputs = views(truth.frame.input_slots, truth.pack(seed))
     if not all(t.is_floating_point() and bool((t < 0).any() & (t > 0).any()) for t in inputs):
-        return False
-    return not _runs(truth, seed, _CHECKED)
+        return None
+    return None if _runs(truth, seed, _CHECKED) else lambda _, leaf: leaf * FACTOR
+
+
+def _otherwise(truth: Truth, *seeds: int) -> Move | None:
+    """Moves what is the same in every draw, as far as these two tell; None where nothing is."""
+    first, second = (views(truth.frame.input_slots, truth.pack(seed)) for seed in seeds)
+    same = {
+        i: bool(one.any())
+        for i, (one, other) in enumerate(zip(first, second, strict=True))
+        if one.is_floating_point() and torch.equal(one, other)
+    }
+    if not same or _runs(truth, seeds[0], _CHECKED):
+        return None
+
+    def move(number: int, leaf: torch.Tensor) -> torch.Tensor:
+        if number not in same:
+            return leaf
+        if same[number]:
+            return leaf * OTHER
+        drawn = torch.Generator().manual_seed(number)
+        return (ANEW * torch.randn(leaf.shape, generator=drawn)).to(leaf)
+
+    return move
 
 
 def checks_strictly(truth: Truth, seed: int) -> bool:

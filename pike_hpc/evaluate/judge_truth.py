@@ -128,7 +128,7 @@ class Truth:
         self._near_bytes = max(NEAR_BYTES, NEAR_PART * _memory_bytes(device))
         self._drawn: dict[int, tuple[Any, list[Any]]] = {}
         """Tree and leaves of the inputs drawn last, by seed."""
-        self._factor = 1.0
+        self._move: Callable[[int, torch.Tensor], torch.Tensor] | None = None
         made: list[nn.Module] = []
         with watching(made.append):
             self._model = self._draw(self._seed)
@@ -219,13 +219,13 @@ class Truth:
         return answer_leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
 
     @contextmanager
-    def scaled(self, factor: float) -> Iterator[None]:
-        """Inside, answers are to inputs so many times as large; only for floating ones."""
-        self._factor = factor
+    def moved(self, move: Callable[[int, torch.Tensor], torch.Tensor]) -> Iterator[None]:
+        """Inside, answers are to inputs each leaf of which was moved, given its number."""
+        self._move = move
         try:
             yield
         finally:
-            self._factor = 1.0
+            self._move = None
 
     def reset_between_calls(self) -> bool:
         """Put the model's state back before every call from now on; False where it can't be."""
@@ -407,8 +407,9 @@ class Truth:
     def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Arguments of a call; `change` copies, since forward may write what it is given."""
         tree, leaves = self._inputs(seed)
-        changed = [change(t) if self._factor == 1.0 else change(t * self._factor) for t in leaves]
-        return self._tree_of(tree, changed)
+        if self._move is not None:
+            leaves = [self._move(i, t) for i, t in enumerate(leaves)]
+        return self._tree_of(tree, [change(t) for t in leaves])
 
     def _inputs(self, seed: int) -> tuple[Any, list[Any]]:
         """Tree and leaves of the inputs of `seed`, on the host; not to be written."""

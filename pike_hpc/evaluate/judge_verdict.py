@@ -240,7 +240,7 @@ class Examiner:
             raise wrong("a fresh ModelNew with other weights answers wrongly")
 
     def look_beyond(self) -> None:
-        """Ask it an input much larger than the task's own: a tag where it is lost there.
+        """Ask it an input beyond the task's own: a tag where it is lost there.
 
         No reason for a refusal, however it fails; what the tag says must hold, so at the coarser
         tiers only where such a precision can be right.
@@ -253,6 +253,8 @@ class Examiner:
             if not self._as_first:
                 by_state = self._truth.by is WeightsBy.STATE
                 self._load(self._truth.weights, Source.STATE if by_state else Source.SEED)
+            # A usual one first: what it keeps of its inputs is kept then.
+            call(self._link, self._truth, self._exam.inputs[0])
             lost = wide.grossly_wrong(call(self._link, self._truth, wide.packed)[0])
         except (RunnerFailed, NeedSeed):
             lost = True

@@ -27,6 +27,8 @@ MODULES = (
     "evaluate/judge_signal.py",
     "evaluate/judge_size.py",
     "evaluate/judge_truth.py",
+    "evaluate/judge_unread.py",
+    "evaluate/judge_variety.py",
     "evaluate/judge_weights.py",
     "evaluate/judge_widen.py",
     "evaluate/layout.py",

@@ -10,6 +10,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from pike_hpc.evaluate.measured import MODULES
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pike_hpc"
 
@@ -70,6 +72,14 @@ def test_the_nouns_stand_on_the_standard_library_alone(graph: grimp.ImportGraph)
                 and name.partition(".")[0] not in sys.stdlib_module_names
             }
     assert not foreign
+
+
+def test_a_measured_table_goes_stale_with_all_that_admits_tasks(graph: grimp.ImportGraph) -> None:
+    reached = graph.find_upstream_modules("pike_hpc.evaluate.judge_admission")
+    admits = {name for name in reached if name.startswith("pike_hpc.evaluate.judge_")}
+    known = {"pike_hpc." + name.removesuffix(".py").replace("/", ".") for name in MODULES}
+    after = {"pike_hpc.evaluate.judge_probe", "pike_hpc.evaluate.judge_shared"}
+    assert admits - known == after, "probes of programs, and memory shared with them"
 
 
 def test_every_outside_library_is_declared(graph: grimp.ImportGraph) -> None:

@@ -23,7 +23,7 @@ class Model(nn.Module):
         super().__init__()
         self.fc = nn.Linear(16, 32)
 
-    def forward(self, x):
+    def forward(self, x, *more):
         {body}
 
 
@@ -69,7 +69,7 @@ def test_the_input_is_larger_and_its_truth_its_own(of):
 def test_answers_to_plain_inputs_stay_what_they_were(of):
     truth, _ = of("return self.fc(x)")
     before = truth.natively(7)
-    with truth.scaled(FACTOR):
+    with truth.moved(lambda number, leaf: leaf * FACTOR):
         assert not torch.allclose(truth.natively(7)[0], before[0])
     assert torch.equal(truth.natively(7)[0], before[0])
 
@@ -87,6 +87,31 @@ def test_answers_to_plain_inputs_stay_what_they_were(of):
 )
 def test_where_the_reference_tells_nothing_nothing_is_asked(of, body, inputs):
     assert of(body, inputs)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("constant", "moved"),
+    [
+        ("torch.full((16,), 0.3)", lambda t: (t == 0.6).all()),
+        ("torch.zeros(16)", lambda t: t.std()),
+    ],
+    ids=["a number", "zeros"],
+)
+def test_what_every_draw_has_is_moved_and_nothing_else(of, constant, moved):
+    truth, wide = of("return self.fc(x * (1 + more[0]))", f"torch.randn(8, 16), {constant}")
+    x, other = views(truth.frame.input_slots, wide.packed)
+    plain, was = views(truth.frame.input_slots, truth.pack(truth.range_seeds[0]))
+    assert torch.equal(x, plain)
+    assert moved(other) > 0.2
+    with torch.no_grad():
+        right, kept = (truth.model(x, which).double() for which in (other, was))
+    assert not wide.grossly_wrong([right])
+    assert wide.grossly_wrong([kept])
+
+
+@pytest.mark.parametrize("constant", ["torch.tensor(3)", "torch.ones(16).bool()", "torch.rand(16)"])
+def test_whole_numbers_and_what_is_drawn_are_not_moved(of, constant):
+    assert of("return self.fc(x * (1 + more[0]))", f"torch.randn(8, 16), {constant}")[1] is None
 
 
 @pytest.mark.parametrize(
