@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
@@ -17,12 +17,12 @@ from pike_hpc.evaluate.correctness import UNEQUAL, unequal
 from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
 from pike_hpc.evaluate.judge_drain import Solitude
 from pike_hpc.evaluate.judge_exam import Exam, call, has_changed
-from pike_hpc.evaluate.judge_failures import explain
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_guard import TaskWatch
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import COARSE, Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
+from pike_hpc.evaluate.judge_outcome import Outcome, as_timing
 from pike_hpc.evaluate.judge_probe import Probe, Weights
 from pike_hpc.evaluate.judge_profile import read_sheet
 from pike_hpc.evaluate.judge_side import WrongAnswer
@@ -33,16 +33,7 @@ from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.runner import Code, Op, Source, kept_answers
 from pike_hpc.evaluate.statistics import Estimate, StopRule
-from pike_hpc.records import (
-    Clocks,
-    Correctness,
-    EvalRequest,
-    EvalStatus,
-    OneOff,
-    Profile,
-    Tier,
-    Timing,
-)
+from pike_hpc.records import EvalRequest, EvalStatus, Tier
 
 FOLLOWS = 0.03
 """Part of what changed weights change that an answer may be off by."""
@@ -55,8 +46,6 @@ PROFILE_S, PROFILE_CALL_MS = 5.0, 1000.0
 """How long a candidate may profile itself, and from when on a call is too slow to be repeated."""
 WHOLE_FOLLOWS = 0.25
 """The same of whole numbers that changed weights change: few of them make a coarse measure."""
-EXIT_GRACE_S = 1.0
-"""Between a runner's last descriptor closing and its exit status."""
 
 
 class NeedSeed(Exception):
@@ -68,33 +57,6 @@ class NeedSeed(Exception):
     def __init__(self, verdict: Verdict | None = None) -> None:
         super().__init__("weights by seed")
         self.verdict = verdict
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What was found so far; the record is made of it in the end."""
-
-    status: EvalStatus = EvalStatus.JUDGE_ERROR
-    message: str = ""
-    tier: Tier | None = None
-    tags: list[str] = field(default_factory=list)
-    correctness: Correctness | None = None
-    timing: Timing | None = None
-    profile: Profile | None = None
-    build_s: float = 0.0
-    load_s: float = 0.0
-    first_call_s: float = 0.0
-
-    def begin_again(self) -> None:
-        """Forget all but what its import took: it is judged on other weights."""
-        fresh = Outcome(build_s=self.build_s)
-        for name in self.__slots__:
-            setattr(self, name, getattr(fresh, name))
-
-    @property
-    def one_off(self) -> OneOff:
-        """Seconds paid once."""
-        return OneOff(build_s=self.build_s, load_s=self.load_s, first_call_s=self.first_call_s)
 
 
 class Examiner:
@@ -397,43 +359,3 @@ class Examiner:
             changed = True
         if changed:
             self._outcome.tags.append("aliased_output")
-
-
-def as_timing(found: Estimate, clocks: Clocks | None) -> Timing:
-    """The record of an estimate, and of what the GPU said meanwhile."""
-    return Timing(
-        candidate_ms=found.candidate_ms,
-        reference_ms=found.reference_ms,
-        speedup=found.speedup,
-        ci95=found.ci95,
-        windows=found.windows,
-        clocks=clocks,
-    )
-
-
-def conclude(
-    outcome: Outcome, failed: RunnerFailed, link: RunnerLink, calls: int, allowed_s: float
-) -> None:
-    """Turn a failed candidate runner into status and message."""
-    ending = link.end(EXIT_GRACE_S if failed.kind == "gone" else 0.0)
-    outcome.status, outcome.message = explain(failed, ending, calls, allowed_s)
-
-
-def no_seed(outcome: Outcome, reason: str, so_far: Verdict | None) -> None:
-    """Say that a seed is no way out either.
-
-    Args:
-        outcome: gets status and message.
-        reason: why the task is not admitted with weights from a seed.
-        so_far: what weights put where shapes and order say came to; None where there was no place.
-    """
-    if so_far is None:
-        outcome.status = EvalStatus.WRONG_STRUCTURE
-        said = "the reference's weights have no place in it"
-    else:
-        outcome.status = so_far.status
-        said = f"{so_far.message}, its weights being where shapes and order say"
-    outcome.message = (
-        f"{said}; with weights from a seed the task is not admitted: {reason}; give it a "
-        "method prepare(state_dict)"
-    )

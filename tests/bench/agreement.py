@@ -42,6 +42,7 @@ MODULES = (
     "evaluate/judge_plan.py",
     "evaluate/judge_side.py",
     "evaluate/judge_timing.py",
+    "evaluate/judge_outcome.py",
     "evaluate/judge_verdict.py",
     "evaluate/runner/doorbell.py",
     "evaluate/runner/serve.py",
