@@ -1,4 +1,4 @@
-"""`pike-hpc baselines SUITE`: stock settings and folders of solutions through one lane.
+"""`pike-hpc baselines SUITE`: stock settings and folders of solutions, in all lanes of a device.
 
 What a search must beat: eager, fp32 without TF32, torch.compile's modes, half precision, TensorRT,
 and what others have published; each judged like any candidate. Verdicts on settings are kept, so
@@ -11,7 +11,6 @@ import argparse
 import datetime
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -20,14 +19,21 @@ from pike_hpc.cli.baselines_plan import MODES, Entry, parse_modes, plan
 from pike_hpc.cli.baselines_table import Row, as_text, document, exit_code, row, said
 from pike_hpc.cli.evaluate import add_judging_options, device_from, request_from
 from pike_hpc.cli.judging_torch import judging_toolchain, judging_torch
-from pike_hpc.cli.lanes import open_lane
+from pike_hpc.cli.lanes import open_judges
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.solutions import Matched, match_folder
 from pike_hpc.cli.stock import StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, chosen_from
+from pike_hpc.cli.told_judge import Progress, ToldJudge
 from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.screen import printable
+from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.records import EvalResult
 from pike_hpc.tasks import Chosen
+from pike_hpc.worker import Stop, WorkerOptions, run_worker
+
+_IDLE_S = 0.1
+"""When nothing is waiting for so long, all is judged."""
 
 
 def add_baselines(parser: argparse.ArgumentParser) -> None:
@@ -82,32 +88,58 @@ def judge_all(
     log: TextIO,
     rows: list[Row],
 ) -> None:
-    """Add a row per entry, in order, as each is judged; progress goes to `log`.
+    """Judge in all lanes of the device, as a worker does; progress goes to `log`.
+
+    Rows are added in the order of `entries`, in the end: what was judged by then has one, also
+    where this is ended before that.
 
     Raises:
         UsageError: no torch here, or the engine does not work here.
+        TryAgainLater: other processes judge on every GPU.
     """
+    mailbox, asked, declined = MemoryMailbox(), {}, {}
+    for number, entry in enumerate(entries):
+        if entry.source is None:
+            declined[number] = entry
+            continue
+        try:
+            request = request_from(options, entry.task, entry.source, device)
+        except ValueError as error:  # too large beside its task
+            declined[number] = entry.refused(str(error))
+        else:
+            mailbox.put(request)
+            asked[number] = request.request_id
+    progress = Progress(log, len(entries))
+    for entry in declined.values():
+        progress.end(progress.begin(entry), said(row(entry)))
+    judged = {request_id: entries[number] for number, request_id in asked.items()}
     kept = StockVerdicts(toolchain=judging_toolchain(options.engine, options.image))
-    with sigterm_as_ctrl_c(), open_lane(device, options.engine, image=options.image) as lane:
-        for number, entry in enumerate(entries, 1):
-            name = printable(f"{entry.task.key} {entry.task.name} · {entry.label}", 300)
-            print(f"[{number}/{len(entries)}] {name} … ", end="", file=log, flush=True)
-            start = time.monotonic()
-            found = row(entry)
-            if entry.source is not None:
-                try:
-                    request = request_from(options, entry.task, entry.source, device)
-                    result = lane.evaluate(request)
-                    if entry.file is None:
-                        kept.keep(result)
-                    else:  # a task's settings come before its solutions
-                        stock = kept.look(entry.task, device.kind, result.environment)
-                        result = stock.beside(result)
-                    found = row(entry, result)
-                except ValueError as error:  # too large beside its task
-                    found = row(entry.refused(str(error)))
-            rows.append(found)
-            print(f"{said(found)}, {time.monotonic() - start:.1f} s", file=log, flush=True)
+    verdicts: dict[str, EvalResult] = {}
+
+    def keep(result: EvalResult) -> None:
+        verdicts[result.request_id] = result
+        if judged[result.request_id].file is None:
+            kept.keep(result)
+
+    settings = WorkerOptions(worker_id="baselines", max_idle_s=_IDLE_S, expected_s=0.0)
+    try:
+        with (
+            sigterm_as_ctrl_c(),
+            open_judges(device, options.engine, image=options.image) as judges,
+        ):
+            progress.alone = len(judges) == 1
+            told = [ToldJudge(judge, progress, judged, keep) for judge in judges]
+            run_worker(mailbox, told, settings, preparer=judges[0], stop=Stop())
+    finally:
+        # Of a judge that was lost the worker speaks; what it had no time to commit we have.
+        verdicts = {**mailbox.results(list(judged)), **verdicts}
+        for number, entry in enumerate(entries):
+            result = verdicts.get(asked.get(number, ""))
+            if result is not None and entry.file is not None:
+                stock = kept.look(entry.task, device.kind, result.environment)
+                result = stock.beside(result)
+            if result is not None or number in declined:
+                rows.append(row(declined.get(number, entry), result))
 
 
 def _announce(
