@@ -26,6 +26,9 @@ Row = dict[str, Any]
 HEADINGS = ("task", "mode or file", "status", "tier", "speedup", "95 %", "PIKE", "KernelBench")
 _MEANS: tuple[str, ...] = ("SETTING", "PASSED", "GEOMEAN", "CLAMPED", "PASSED ONLY", "TIERS")
 
+NOISY = "noisy"
+"""The tag of what was timed while others worked."""
+
 _YES = {True: "yes", False: "no", None: ""}
 
 
@@ -96,7 +99,7 @@ def said(found: Row) -> str:
 
 
 def as_text(rows: Sequence[Row], total: int | None = None) -> str:
-    """Aligned columns, a reason at the end of a row that did not pass, then the means.
+    """Aligned columns, tags at the end of a row or why it did not pass, then the means.
 
     Args:
         rows: of the programs that were judged.
@@ -110,6 +113,10 @@ def as_text(rows: Sequence[Row], total: int | None = None) -> str:
     means = [_MEANS, *(_mean_cells(summary) for summary in summaries(rows))]
     shown += ["", *(line.rstrip() for line in _aligned(means))]
     shown += ["", "geomean: failed or not applicable counts as 1.0; clamped: slower than eager too"]
+    if any(NOISY in (each["result"] or {}).get("tags", ()) for each in rows):
+        shown.append(
+            f"{NOISY}: the machine was busy, such an interval may be wrong; judge it again"
+        )
     if (total or 0) > len(rows):
         shown.append(f"stopped after {len(rows)} of {total}")
     return "\n".join(shown)
@@ -163,10 +170,11 @@ def _cells(found: Row) -> tuple[str, ...]:
 
 
 def _reason(found: Row) -> str:
+    """Why a program did not pass, or what is to be known of one that did."""
     result = found["result"]
     if result is None:
         return _plain(found["declined"] or "")
-    return "" if result["timing"] else _plain(result["message"])
+    return _plain(", ".join(result["tags"]) if result["timing"] else result["message"])
 
 
 def _mean_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:

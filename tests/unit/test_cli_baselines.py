@@ -261,6 +261,16 @@ def test_the_table_has_a_line_a_program_and_the_means():
     assert said(rows[2]) == "not judged torch_tensorrt is not installed"
 
 
+def test_tags_end_a_line_and_a_busy_machine_is_explained():
+    quiet, busy = judged(entry(1), 4.0), judged(entry(2), 2.0)
+    busy["result"]["tags"] = ["caches_weights", "noisy"]
+    assert "noisy" not in as_text([quiet])
+    lines = as_text([quiet, busy]).splitlines()
+    assert lines[1].rstrip().endswith("no")
+    assert lines[2].endswith("  caches_weights, noisy")
+    assert lines[-1].startswith("noisy: the machine was busy")
+
+
 def test_hostile_words_stay_on_their_line():
     found = as_text([judged(entry(1, "best", "\x1b[2Jtask_1.py\n"), 2.0)])
     assert "\x1b" not in found
