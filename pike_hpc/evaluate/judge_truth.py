@@ -31,6 +31,7 @@ from pike_hpc.evaluate.judge_frame import (
 )
 from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
+from pike_hpc.evaluate.judge_sharpen import sharpen_scores
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
@@ -337,6 +338,12 @@ class Truth:
             ]
 
         self.calibrated = settle_norms(model, batches)
+        # What a call leaves in the model is no part of its weights, nor in anybody's runner.
+        small = State.size_bytes(model) <= STATE_BYTES
+        before = State(model) if small else None
+        sharpen_scores(model, lambda: model(*batches()[0]))
+        if before is not None:
+            before.restore()
         try:
             settle(model)
         except RuntimeError as error:

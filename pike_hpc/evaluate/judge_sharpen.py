@@ -1,0 +1,171 @@
+"""Weights under which attention has something to choose: of fresh ones all scores are nearly alike.
+
+A softmax of small scores is a straight line: attention over n positions is then nearly a product
+of matrices as large as a head, which takes n times less, and answers right by the kind of its
+weights alone. Trained attention tells few positions from all others. So what makes its scores is
+given more weight, until some PICKED of all positions have most of the weight.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from pike_hpc.evaluate.judge_scores import MASKED
+
+PICKED = 16.0
+"""Positions that share most of the weight where scores are normal numbers: of n such, exp of them
+is as heavy as n / exp(variance) of one size."""
+
+LEAST = 64
+"""Positions from which on it is asked: a straight line gains nothing over fewer."""
+
+MOST_GAIN = 8.0
+"""Of one weight; a score is as large as two of them."""
+
+ROWS = 256
+"""Rows of scores that are looked at."""
+
+_SOFTMAX = ("aten::softmax", "aten::_softmax")
+_PRODUCTS = re.compile(r"aten::(mm|bmm|addmm|baddbmm|matmul|linear|(_?convolution|conv\dd).*)$")
+_BENDS = re.compile(r"norm|elu|silu|tanh|sigmoid|swish|softplus|mish|sqrt|aten::exp_?$")
+"""Beyond these an answer is no longer as large as the weights before it."""
+
+
+@dataclass(slots=True)
+class Scores:
+    """Those of one softmax."""
+
+    made_of: frozenset[int]
+    """The weights nearest to them: twice as large, they make scores four times as large."""
+    spread: float
+    positions: float
+    chooses: bool = False
+    """Whether what it weighs is added up, as attention does."""
+
+    @property
+    def gain(self) -> float:
+        """What each of its weights is to be multiplied with."""
+        if self.positions < LEAST or not 0.0 < self.spread < math.inf:
+            return 1.0
+        wanted = math.sqrt(math.log(self.positions / PICKED))
+        return min(MOST_GAIN, max(1.0, math.sqrt(wanted / self.spread)))
+
+
+class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells of which weights scores are made, and whether they are attention's."""
+
+    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[Scores] = []
+        self._made_of: MutableMapping[torch.Tensor, frozenset[int]] = WeakTensorKeyDictionary()
+        self._weighs: MutableMapping[torch.Tensor, Scores] = WeakTensorKeyDictionary()
+        self._plain: MutableMapping[torch.Tensor, bool] = WeakTensorKeyDictionary()
+        """Weights, and what is nothing but weights: views, other types."""
+        for weight in weights:
+            self._made_of[weight] = frozenset({id(weight)})
+            self._plain[weight] = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.name().split(".")[0]
+        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        plain = [t for t in given if t in self._plain]
+        weighs = [w for t in given if (w := self._weighs.get(t)) is not None]
+        made = func(*args, **kwargs)
+        # Of a layer its own weights count, and of a norm its gain: what comes before them does not.
+        nearest = _BENDS.search(name) or (plain and _PRODUCTS.match(name))
+        made_of = self._of(*(plain if nearest else given))
+        if name in _SOFTMAX:
+            weighs = [self._note(made_of, args[0].movedim(args[1], -1))]
+            made_of = frozenset()
+        elif "scaled_dot_product" in name:
+            q, k = args[:2]
+            few = q[..., :: max(1, q.shape[-2] // ROWS), :]
+            scale = kwargs.get("scale") or q.shape[-1] ** -0.5
+            if q.shape[:-2] == k.shape[:-2]:
+                self._note(self._of(q, k), few @ k.mT * scale).chooses = True
+            weighs, made_of = [], frozenset()
+        elif _PRODUCTS.match(name):
+            for scores in weighs:
+                scores.chooses = True
+            weighs = []
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, torch.Tensor):
+                self._made_of[leaf] = made_of
+                if weighs:
+                    self._weighs[leaf] = weighs[0]
+                if given and len(plain) == len(given):
+                    self._plain[leaf] = True
+        return made
+
+    def _of(self, *tensors: torch.Tensor) -> frozenset[int]:
+        return frozenset().union(*(self._made_of.get(t, frozenset()) for t in tensors))
+
+    def _note(self, made_of: frozenset[int], scores: torch.Tensor) -> Scores:
+        rows = scores.reshape(-1, scores.shape[-1])
+        rows = rows[:: max(1, rows.shape[0] // ROWS)].float()
+        seen = rows > rows.amax(-1, keepdim=True) - MASKED
+        count = seen.sum(-1, keepdim=True)
+        mean = torch.where(seen, rows, 0.0).sum(-1, keepdim=True) / count
+        off = torch.where(seen, rows - mean, 0.0).square().sum()
+        self.found.append(
+            Scores(
+                made_of=made_of,
+                spread=float((off / count.sum()).sqrt()),
+                positions=float(count.float().mean()),
+            )
+        )
+        return self.found[-1]
+
+
+def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
+    """Multiply what makes the scores of attention, where these are nearly alike.
+
+    Args:
+        model: in eval mode.
+        call: calls it.
+
+    Returns:
+        How many weights were made larger; 0 where the model would not stand it, or can't be
+        followed.
+    """
+    weights = {id(p): p for p in model.parameters() if p.is_floating_point()}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it would never ask for a softmax
+    try:
+        with torch.no_grad(), _Origins(weights.values()) as origins:
+            call()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # what a forward does that knows no such mode: its scores stay
+        return 0
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    gains: dict[int, float] = {}
+    for scores in origins.found:
+        for weight in scores.made_of if scores.chooses and scores.gain > 1.0 else ():
+            gains[weight] = max(scores.gain, gains.get(weight, 1.0))
+    kept = {weight: weights[weight].detach().clone() for weight in gains}
+    with torch.no_grad():
+        for weight, gain in gains.items():
+            weights[weight].mul_(gain)
+        if not _finite(call()):
+            for weight, before in kept.items():
+                weights[weight].copy_(before)
+            return 0
+    return len(gains)
+
+
+def _finite(answer: Any) -> bool:
+    leaves = (t for t in tree_leaves(answer) if isinstance(t, torch.Tensor))
+    return all(bool(t.isfinite().all()) for t in leaves)

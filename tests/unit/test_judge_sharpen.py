@@ -1,0 +1,147 @@
+"""Scores of attention under fresh weights: made to choose, wherever their weights are found."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from pike_hpc.evaluate.judge_sharpen import sharpen_scores  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+LENGTH, HEADS, WIDTH = 512, 2, 64
+
+
+class Attends(nn.Module):
+    """Self-attention after a norm; scores written out, or fused."""
+
+    def __init__(self, fused=False, steep=1.0):
+        super().__init__()
+        self.before, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.after = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.fused, self.steep = fused, steep
+
+    def forward(self, x):
+        x = self.before(x)
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        if self.fused:
+            y = F.scaled_dot_product_attention(q, k, v, scale=self.steep * q.shape[-1] ** -0.5)
+        else:
+            y = F.softmax(q @ k.mT * self.steep * q.shape[-1] ** -0.5, -1) @ v
+        return x + self.after(y.transpose(1, 2).flatten(2))
+
+
+class Normed(Attends):
+    """With a norm of its queries and keys: their layer may be as large as it likes."""
+
+    def __init__(self):
+        super().__init__()
+        self.q_norm, self.k_norm = nn.RMSNorm(WIDTH // HEADS), nn.LayerNorm(WIDTH // HEADS)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        q, k = self.q_norm(q), self.k_norm(k)
+        y = F.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+        return x + self.after(y.transpose(1, 2).flatten(2))
+
+
+class Projects(nn.Module):
+    """Torch's own attention, of which three weights are one."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, bias=False, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+class Chooses(nn.Module):
+    """A softmax that is the answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.classes = nn.Linear(WIDTH, LENGTH)
+
+    def forward(self, x):
+        return F.softmax(self.classes(x), -1)
+
+
+def sharpened(model, length=LENGTH):
+    """Names of the weights that change, and by how much."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    x = torch.randn(1, length, WIDTH)
+    count = sharpen_scores(model.eval(), lambda: model(x))
+    changed = {n: p for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    assert count == len(changed)
+    return {n: float((p.detach() / before[n]).mean()) for n, p in changed.items()}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_makes_the_scores_is_made_larger_and_nothing_else(fused):
+    torch.manual_seed(0)
+    gains = sharpened(Attends(fused))
+    assert gains.keys() == {"qkv.weight", "qkv.bias"}
+    assert 1.5 < gains["qkv.weight"] < 8.0
+
+
+def test_where_queries_and_keys_are_normed_it_is_the_norms_gains():
+    torch.manual_seed(0)
+    model = Normed()
+    nn.init.normal_(model.k_norm.bias, std=0.1)
+    gains = sharpened(model)
+    assert gains.keys() >= {"q_norm.weight", "k_norm.weight"}
+    assert not gains.keys() & {"norm.weight", "after.weight", "before.weight"}
+
+
+def test_weights_that_are_one_are_found():
+    torch.manual_seed(0)
+    assert sharpened(Projects()).keys() == {"attention.in_proj_weight"}
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize(
+    ("model", "length"),
+    [(Attends(), 32), (Attends(steep=20.0), LENGTH), (Chooses(), LENGTH)],
+    ids=["few positions", "sharp already", "no attention"],
+)
+def test_others_stay(model, length):
+    torch.manual_seed(0)
+    assert not sharpened(model, length)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_straight_line_is_no_longer_nearly_right(fused):
+    torch.manual_seed(0)
+    model, x = Attends(fused).eval(), torch.randn(1, LENGTH, WIDTH)
+
+    def off():
+        with torch.no_grad():
+            y = model.norm(model.before(x))
+            q, k, v = model.qkv(y).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+            exact = F.scaled_dot_product_attention(q, k, v)
+            k = (k - k.mean(-2, keepdim=True)) * q.shape[-1] ** -0.5
+            line = v.mean(-2, keepdim=True) + q @ (k.mT @ v / LENGTH)
+            return float((line - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+
+    nearly = off()
+    sharpen_scores(model, lambda: model(x))
+    assert nearly < 0.15
+    assert off() > 0.3
+
+
+def test_a_model_that_would_not_stand_it_keeps_its_weights():
+    torch.manual_seed(0)
+
+    class Breaks(Attends):
+        def forward(self, x):
+            bad = self.qkv.weight.square().mean() > self.most
+            return super().forward(x) * (float("inf") if bad else 1.0)
+
+    model = Breaks()
+    model.most = 2 * float(model.qkv.weight.detach().square().mean())
+    before = model.qkv.weight.detach().clone()
+    assert sharpen_scores(model.eval(), lambda: model(torch.randn(1, LENGTH, WIDTH))) == 0
+    assert torch.equal(model.qkv.weight, before)
