@@ -25,6 +25,7 @@ from pike_hpc.evaluate.correctness import (
 from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
 from pike_hpc.evaluate.judge_range import WideRange, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
+from pike_hpc.evaluate.judge_sharpen import gains_of
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, Refusal, Signal, alike
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
 from pike_hpc.evaluate.judge_unread import UNREAD, unread
@@ -168,10 +169,18 @@ class _Trial:
             )
 
     def _demand_nothing_hidden(self) -> None:
-        """Of weights from a seed, no constant may matter as soon as it is another one."""
+        """Of weights from a seed, no constant may matter as soon as it is another one.
+
+        Nor may attention weigh all alike: such weights can't be given more to choose.
+        """
         truth = self._truth
         if truth.by is not WeightsBy.SEED or truth.legacy:
             return
+        if gains_of(truth.model, lambda: truth.natively(ADMISSION_SEEDS[0])):
+            raise Refusal(
+                "attention starts with scores that are nearly alike, so that a program without "
+                "them would look right"
+            )
         for name, moved in moved_constants(truth.model, ADMISSION_SEEDS[0]):
             with moved:
                 answer = truth.natively(ADMISSION_SEEDS[0])

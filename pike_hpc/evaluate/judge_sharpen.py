@@ -139,6 +139,21 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
         How many weights were made larger; 0 where the model would not stand it, or can't be
         followed.
     """
+    weights = {id(p): p for p in model.parameters()}
+    gains = gains_of(model, call)
+    kept = {weight: weights[weight].detach().clone() for weight in gains}
+    with torch.no_grad():
+        for weight, gain in gains.items():
+            weights[weight].mul_(gain)
+        if gains and not _finite(call()):
+            for weight, before in kept.items():
+                weights[weight].copy_(before)
+            return 0
+    return len(gains)
+
+
+def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:
+    """By the id of a parameter, how many times as large it must be for attention to choose."""
     weights = {id(p): p for p in model.parameters() if p.is_floating_point()}
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would never ask for a softmax
@@ -148,22 +163,14 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     except torch.OutOfMemoryError:
         raise
     except Exception:  # what a forward does that knows no such mode: its scores stay
-        return 0
+        return {}
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     gains: dict[int, float] = {}
     for scores in origins.found:
         for weight in scores.made_of if scores.chooses and scores.gain > 1.0 else ():
             gains[weight] = max(scores.gain, gains.get(weight, 1.0))
-    kept = {weight: weights[weight].detach().clone() for weight in gains}
-    with torch.no_grad():
-        for weight, gain in gains.items():
-            weights[weight].mul_(gain)
-        if not _finite(call()):
-            for weight, before in kept.items():
-                weights[weight].copy_(before)
-            return 0
-    return len(gains)
+    return gains
 
 
 def _finite(answer: Any) -> bool:
