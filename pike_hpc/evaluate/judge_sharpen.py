@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pike_hpc.evaluate.judge_scores import MASKED
+from pike_hpc.evaluate.runner import STATE_BYTES, State
 
 PICKED = 16.0
 """Positions that share most of the weight where scores are normal numbers: of n such, exp of them
@@ -140,16 +141,19 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
         followed.
     """
     weights = {id(p): p for p in model.parameters()}
+    # What a call leaves in the model is no part of its weights, nor in anybody's runner.
+    state = State(model) if State.size_bytes(model) <= STATE_BYTES else None
     gains = gains_of(model, call)
     kept = {weight: weights[weight].detach().clone() for weight in gains}
     with torch.no_grad():
         for weight, gain in gains.items():
             weights[weight].mul_(gain)
-        if gains and not _finite(call()):
-            for weight, before in kept.items():
-                weights[weight].copy_(before)
-            return 0
-    return len(gains)
+        stands = not gains or _finite(call())
+        if state is not None:
+            state.restore()
+        for weight, before in kept.items() if not stands else ():
+            weights[weight].copy_(before)
+    return len(gains) if stands else 0
 
 
 def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:

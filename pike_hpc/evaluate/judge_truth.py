@@ -338,12 +338,7 @@ class Truth:
             ]
 
         self.calibrated = settle_norms(model, batches)
-        # What a call leaves in the model is no part of its weights, nor in anybody's runner.
-        small = State.size_bytes(model) <= STATE_BYTES
-        before = State(model) if small else None
         sharpen_scores(model, lambda: model(*batches()[0]))
-        if before is not None:
-            before.restore()
         try:
             settle(model)
         except RuntimeError as error:
