@@ -32,7 +32,7 @@ from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance, stretch
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_near_ties import NearTies
-from pike_hpc.evaluate.judge_truth import Truth
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
 AS_GOOD = 3.0
@@ -48,6 +48,12 @@ USUAL_K, COARSE = 1.25, 0.14
 
 More than 1, since inputs differ and few numbers make a noisy RMS. An estimate moves from 0.147 on:
 half of the windows of 0.29 of the blocks."""
+
+BY_SEED = (
+    "it was asked with weights from one seed, for the reference's have no place in it or gave a "
+    "wrong answer there: use its names, or define prepare(state_dict)"
+)
+"""What is added to a refusal of a program that was judged on weights from a seed."""
 
 Answers = Sequence[Sequence[torch.Tensor]]
 """Per call, per output leaf."""
@@ -116,7 +122,12 @@ class Marker:
             refusal = None if legacy.pike else wrong("fails PIKE's allclose(1e-2)")
         else:
             refusal = self._refusal(answers, looks, whole, tier, worst)
+        if refusal is not None and refusal.status is EvalStatus.WRONG_RESULT and self._by_seed():
+            refusal = wrong(f"{refusal.message}; {BY_SEED}")
         return Mark(correctness=correctness, tier=shown, refusal=refusal)
+
+    def _by_seed(self) -> bool:
+        return self._truth.by is WeightsBy.SEED and not self._truth.legacy
 
     def errors(self, answers: Answers, truths: Answers) -> list[float]:
         """Worst error of each float leaf over the calls."""

@@ -17,6 +17,7 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
 from pike_hpc.evaluate.judge_exam import Exam  # noqa: E402
 from pike_hpc.evaluate.judge_marks import Marker  # noqa: E402
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402
+from pike_hpc.evaluate.judge_truth import WeightsBy  # noqa: E402
 from pike_hpc.evaluate.layout import Slot  # noqa: E402
 from pike_hpc.records import EvalStatus, Tier  # noqa: E402
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.torch
 COUNT, LIMITS = 1 << 16, {Tier.FP32: 1e-5, Tier.TF32: 0.01, Tier.HALF: 0.02}
 
 
-def marked(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS, stretch=0.0):
+def marked(off, *, limits=LIMITS, stretch=0.0, **known):
     """The mark of answers that are off by so much of the signal, and one stretch by more."""
     generator = torch.Generator().manual_seed(1)
     truths = [torch.randn(COUNT, generator=generator) for _ in range(3)]
@@ -34,7 +35,7 @@ def marked(off, *, shipped=0.0, half=0.0, asked=tuple(Tier), limits=LIMITS, stre
     for answer in answers:
         answer[LOCAL_ELEMENTS : 2 * LOCAL_ELEMENTS] += stretch * signal
     scale = LeafScale(signal=signal, limits=limits)
-    return mark(truths, answers, scale, shipped=shipped, half=half, asked=asked)
+    return mark(truths, answers, scale, **known)
 
 
 def mark(truths, answers, scale, **known):
@@ -53,6 +54,7 @@ def marker_of(
     large=False,
     cost_s=0.0,
     kind="cpu",
+    by=WeightsBy.STATE,
 ):
     """A marker; where `make` makes truths of inputs, it can be asked about others."""
     exam = Exam(
@@ -79,6 +81,7 @@ def marker_of(
         frame=SimpleNamespace(input_slots=tuple(taken), output_slots=(slot,)),
         precision="float64",
         legacy=False,
+        by=by,
         large=large,
         answers_to=lambda packed: [make(*views(taken, packed))],
         device=SimpleNamespace(type=kind),
@@ -124,6 +127,12 @@ def test_half_excuses_no_one_where_it_is_not_offered_or_who_is_far_off():
         told(0.06),
     ):
         assert found[0] is EvalStatus.WRONG_RESULT
+
+
+def test_who_is_wrong_with_weights_from_a_seed_is_told_how_to_take_others():
+    assert "prepare(state_dict)" in told(1.0, by=WeightsBy.SEED)[1]
+    assert "prepare(state_dict)" not in told(1.0)[1]
+    assert "prepare(state_dict)" not in told(0.06, half=0.05, by=WeightsBy.SEED)[1]
 
 
 def test_who_is_too_coarse_in_one_stretch_alone_earns_the_next_tier():

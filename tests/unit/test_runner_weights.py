@@ -198,6 +198,27 @@ class FoldsUnderEveryName(nn.Module):
         return self.conv(x) + self.shift.view(-1, 1, 1)
 
 
+class WarmsUp(Post):
+    """Calls itself while it is constructed, in training: its norm's statistics move."""
+
+    def __init__(self):
+        super().__init__()
+        for _ in range(3):
+            self(torch.randn(IMAGE))
+
+
+class WarmsUpRenamed(nn.Module):
+    """The same to see a shape, under names of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C))
+        self.channels = self.layers(torch.ones(IMAGE)).shape[1]
+
+    def forward(self, x):
+        return self.layers(x)
+
+
 class DrawsAgain(nn.Module):
     """A renamed layer whose weights its constructor draws anew, past torch.nn.init."""
 
@@ -320,6 +341,8 @@ STYLES = {
     "a layer that the reference resets again": (Resets, ResetsNothing, ROW),
     "folded into a new tensor": (Post, FoldsUnderItsName, IMAGE),
     "folded under the reference's names": (Post, FoldsUnderEveryName, IMAGE),
+    "called by its constructor": (Post, WarmsUp, IMAGE),
+    "called by its constructor, renamed": (Post, WarmsUpRenamed, IMAGE),
     "drawn again": (Post, DrawsAgain, IMAGE),
     "never filled": (Post, WritesNothing, IMAGE),
     "attention under another name": (Attends, AttendsRenamed, (3, 2, C)),
@@ -345,6 +368,8 @@ def test_it_answers_as_the_reference_does(style):
         (Shortcut, ShortcutRenamed, False, True),
         (Post, FoldsUnderItsName, False, False),
         (Post, FoldsUnderEveryName, False, False),
+        (Post, WarmsUp, True, True),
+        (Post, WarmsUpRenamed, False, True),
         (Post, DrawsAgain, False, True),
         (Attends, AttendsRenamed, False, True),
         (Pre, CastsEachLayer, False, True),

@@ -48,6 +48,9 @@ LAYERS: dict[type[nn.Module], str] = {
 }
 """torch's layers that have weights, and what their constructors call when these exist."""
 
+_CALLS = "num_batches_tracked"
+"""Buffer of a norm that counts its calls in training."""
+
 Twin = Mapping[str, Any]
 """State of a program that was constructed of other weights, inside `unwritten`."""
 
@@ -227,6 +230,9 @@ class Hands:
             and (isinstance(tensor, nn.Parameter) or statistic(name))
         }
         doubtful -= set(kept)
+        if doubtful:
+            called = self._called()
+            doubtful -= {name for name in doubtful if id(own[name]) in called}
         if not doubtful:
             return set()
         other = twin()
@@ -236,6 +242,22 @@ class Hands:
         made = {name for name in doubtful if _differs(own[name], other.get(name))}
         shared = {id(own[name]) for name in made}
         return {name for name, tensor in own.items() if id(tensor) in shared}
+
+    def _called(self) -> set[int]:
+        """Statistics of norms that a constructor called in training, by id.
+
+        To warm up, or to see a shape: such numbers are made of no weights, and what it left in the
+        norm is nothing that it means to keep.
+        """
+        found: set[int] = set()
+        for layer, indices in self._layers.values():
+            calls = layer._buffers.get(_CALLS)
+            index = next((i for i in indices if self._slots[i].leaf == _CALLS), None)
+            if calls is None or calls.is_meta or index is None:
+                continue
+            if bool(calls.cpu() > self._weights[index].cpu()):
+                found |= {id(t) for t in layer._buffers.values()}
+        return found
 
     def _has_all(self, placed: Collection[int]) -> bool:
         """Whether each weight that was given has a place, or is tied to one that has."""
