@@ -38,19 +38,20 @@ _CODES: dict[Code, tuple[EvalStatus, str]] = {
     Code.PLACED: (EvalStatus.RUNTIME_ERROR, "spoke of its weights unasked, {while_}"),
     Code.OUTPUT_TREE: (
         EvalStatus.WRONG_STRUCTURE,
-        "its output is not built like the reference's (tuple, list, dict, number of tensors)",
+        "its output is not built like the reference's (tuple, list, dict, number of tensors); see the "
+        "log",
     ),
     Code.OUTPUT_TYPE: (
         EvalStatus.WRONG_STRUCTURE,
-        "an output is no plain tensor where the reference's is",
+        "an output is no plain tensor where the reference's is; see the log",
     ),
     Code.OUTPUT_SHAPE: (
         EvalStatus.WRONG_STRUCTURE,
-        "an output has another shape than the reference's",
+        "an output has another shape than the reference's; see the log",
     ),
     Code.OUTPUT_DTYPE: (
         EvalStatus.WRONG_STRUCTURE,
-        "an output has another kind of number than the reference's",
+        "an output has another kind of number than the reference's; see the log",
     ),
 }
 

@@ -153,7 +153,10 @@ class LoadedTask:
             values = function()
         if not isinstance(values, list | tuple):
             raise TaskRefused(
-                f"{name}() returns a {type(values).__name__}", where=self.task.key, valid="a list"
+                f"{name}() returns a {type(values).__name__}",
+                where=self.task.key,
+                valid="a list",
+                fix="return a list of positional arguments",
             )
         return list(values)
 

@@ -78,6 +78,9 @@ REFUSED = {
     "asserts": (answering("assert x is None, 'want None'"), "want None"),
     "wrong_init": (changed("return [32]", "return [32, 1]"), "TypeError"),
     "blind": (answering("return 0 * self.layer(x)"), "does not depend on the input"),
+    "same_inputs": (changed("torch.randn(", "torch.ones("), "get_inputs gives the same at every"),
+    "shrinks": (answering("return x[x > 0]"), "shape of the output depends on the input"),
+    "a_dict": (changed("return [32]", "return {'n': 32}"), "a dict; return a list"),
     "no_module": (changed("class Model(nn.Module)", "class Model"), "no torch.nn.Module"),
     "misfit": (
         GOOD + "def get_state_dict():\n    return {'layer.weight': torch.zeros(3)}\n",

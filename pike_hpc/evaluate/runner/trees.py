@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,29 +66,43 @@ def record(cls: Any, fields: dict[str, Any]) -> Any:
 
 
 def flatten(tree: Any, answer: Any, into: list[Any]) -> None:
-    """Append the leaves of an answer. Raises Refused where it is not built like `tree`."""
+    """Append the leaves of an answer. Raises Refused where it is not built like `tree`.
+
+    A list stands for a tuple and a tuple for a list: what C++ returns as a vector is a list.
+    """
     kind, value = tree
     if kind == "tensor":
         into.append(answer)
     elif kind == "value":
         if type(answer) is not type(value) or answer != value:
-            raise Refused(Code.OUTPUT_TREE)
+            raise _unlike(f"{value!r}", answer)
     elif kind == "dict":
         if not isinstance(answer, Mapping) or set(answer) != set(value):
-            raise Refused(Code.OUTPUT_TREE)
+            raise _unlike(f"a dict of {', '.join(value)}", answer)
         for key, branch in value.items():
             flatten(branch, answer[key], into)
     elif kind == "record":
         # A class with the same fields will do: a candidate defines its own.
         if not all(hasattr(answer, name) for name in value[1]):
-            raise Refused(Code.OUTPUT_TREE)
+            raise _unlike(f"a record with {', '.join(value[1])}", answer)
         for name, branch in value[1].items():
             flatten(branch, getattr(answer, name), into)
     else:
-        if not isinstance(answer, tuple if kind == "tuple" else list) or len(answer) != len(value):
-            raise Refused(Code.OUTPUT_TREE)
+        if not isinstance(answer, (tuple, list)) or len(answer) != len(value):
+            raise _unlike(f"a {kind} of {len(value)}", answer)
         for branch, item in zip(value, answer, strict=True):
             flatten(branch, item, into)
+
+
+def _unlike(wanted: str, answer: Any) -> Refused:
+    """The refusal; the log, which is the program's own, says what was there instead."""
+    size = f" of {len(answer)}" if isinstance(answer, (tuple, list, Mapping)) else ""
+    return _refusal(Code.OUTPUT_TREE, wanted, f"{type(answer).__name__}{size}")
+
+
+def _refusal(code: Code, wanted: str, found: str) -> Refused:
+    sys.stderr.write(f"output: {found} where the reference has {wanted}\n")
+    return Refused(code)
 
 
 def as_tensor(leaf: Any, slot: torch.Tensor) -> Any:
@@ -95,12 +110,12 @@ def as_tensor(leaf: Any, slot: torch.Tensor) -> Any:
     if isinstance(leaf, (bool, int, float, complex)) and slot.dim() == 0:
         leaf = torch.tensor(leaf)
     if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
-        raise Refused(Code.OUTPUT_TYPE)
+        raise _refusal(Code.OUTPUT_TYPE, "a plain tensor", type(leaf).__name__)
     if leaf.shape != slot.shape:
-        raise Refused(Code.OUTPUT_SHAPE)
+        raise _refusal(Code.OUTPUT_SHAPE, f"{tuple(slot.shape)}", f"{tuple(leaf.shape)}")
     if leaf.is_floating_point() != slot.is_floating_point() or (
         leaf.is_complex() != slot.is_complex()
         or (leaf.dtype == torch.bool) != (slot.dtype == torch.bool)
     ):
-        raise Refused(Code.OUTPUT_DTYPE)
+        raise _refusal(Code.OUTPUT_DTYPE, f"{slot.dtype}", f"{leaf.dtype}")
     return leaf
