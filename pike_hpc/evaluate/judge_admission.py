@@ -54,6 +54,8 @@ class Yardstick:
     """Per output leaf; empty for leaves that must be equal."""
     noise: tuple[float, ...]
     """Per output leaf, E of the reference as it ships."""
+    signals: tuple[float, ...] = ()
+    """Per output leaf, S where it has few numbers; 0 where an exam's own inputs tell."""
     wide: WideRange | None = None
     """What is asked beyond the task's own inputs."""
     half_noise: float = 0.0
@@ -153,6 +155,7 @@ class _Trial:
             ),
             limits=tuple({t: x for t, x in leaf.items() if t in kept} for leaf in limits),
             noise=tuple(self._noise),
+            signals=tuple(self._signal.known(i) for i in range(len(self._slots))),
             wide=None if reason else wide_range(self._truth, self._signal),
             half_noise=self._half_noise,
         )
@@ -274,7 +277,7 @@ class _Trial:
 
     def _mutants(self) -> tuple[list[Mutant], list[str]]:
         """Wrong answers, and the mutants that the task can't have."""
-        first, second = self._signal.wide
+        first, second = self._signal.wide[0], self._signal.apart
         middle = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
         found = [
             self._mutant("zeros", [torch.zeros_like(t) for t in first]),

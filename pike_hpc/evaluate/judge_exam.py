@@ -73,7 +73,8 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
     for i, slot in enumerate(truth.frame.output_slots):
         moved = truth.paired([t[i] for t in truths])
         moves = 1.0 if is_float(slot) else moving(moved)
-        scales.append(LeafScale(signal=scale(moved), limits=yardstick.limits[i], moves=moves))
+        signal = yardstick.signals[i] or scale(moved)
+        scales.append(LeafScale(signal=signal, limits=yardstick.limits[i], moves=moves))
     cost_s = time.monotonic() - start
     return Paper(
         inputs=tuple(inputs),

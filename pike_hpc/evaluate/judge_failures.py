@@ -38,8 +38,7 @@ _CODES: dict[Code, tuple[EvalStatus, str]] = {
     Code.PLACED: (EvalStatus.RUNTIME_ERROR, "spoke of its weights unasked, {while_}"),
     Code.OUTPUT_TREE: (
         EvalStatus.WRONG_STRUCTURE,
-        "its output is not built like the reference's (tuple, list, dict, number of tensors); see the "
-        "log",
+        "its output is not built like the reference's (tuples, dicts, tensors); see the log",
     ),
     Code.OUTPUT_TYPE: (
         EvalStatus.WRONG_STRUCTURE,

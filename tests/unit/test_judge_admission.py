@@ -8,6 +8,7 @@ from builders.qkv_task import SOURCE
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
+from pike_hpc.evaluate.judge_exam import set_paper  # noqa: E402
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, rounded  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
 from pike_hpc.evaluate.judge_unread import ends, unread  # noqa: E402
@@ -154,6 +155,25 @@ def test_a_reference_that_stays_slow_is_not_asked_for_more():
     assert found.admission.admitted, found.admission.reason
     assert found.wide is None
     assert found.half_noise < 2e-3
+
+
+def test_how_much_a_single_number_moves_is_not_left_to_two_inputs():
+    body, inputs = "return x.abs().mean() + 0 * q.sum()", "torch.randn(4, 15, 16)"
+    found = yardstick_of(body, inputs=inputs)
+    assert found.admission.admitted, found.admission.reason
+    with truth_of(body, inputs=inputs) as (truth, task):
+        first, second = (float(truth.answers(seed)[0]) for seed in ADMISSION_SEEDS)
+        assert found.signals[0] > 2 * abs(first - second)
+        paper = set_paper(truth, admit(truth, task.digest), Secrets(b"exam"))
+    assert [scale.signal for scale in paper.scales] == pytest.approx(found.signals)
+    assert found.admission.mutants["mean"] > 0.3
+    assert found.admission.mutants["other_input"] > 0.6
+
+
+def test_nor_is_it_asked_of_what_takes_long_or_has_many_numbers():
+    assert yardstick_of("return x.abs().mean(-1)").signals == (0.0,)
+    slow = "time.sleep(0.12)\n        return x.abs().mean() + q.mean()"
+    assert yardstick_of(slow).signals == (0.0,)
 
 
 @pytest.mark.parametrize("kept", [0.08, 1e-3])
