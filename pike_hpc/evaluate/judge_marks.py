@@ -55,6 +55,11 @@ BY_SEED = (
 )
 """What is added to a refusal of a program that was judged on weights from a seed."""
 
+KEEPS_STATE = (
+    "before each call what the constructor made of the task's state is put back: make yours there"
+)
+"""The same where the reference leaves something to its next call."""
+
 Answers = Sequence[Sequence[torch.Tensor]]
 """Per call, per output leaf."""
 
@@ -122,12 +127,16 @@ class Marker:
             refusal = None if legacy.pike else wrong("fails PIKE's allclose(1e-2)")
         else:
             refusal = self._refusal(answers, looks, whole, tier, worst)
-        if refusal is not None and refusal.status is EvalStatus.WRONG_RESULT and self._by_seed():
-            refusal = wrong(f"{refusal.message}; {BY_SEED}")
+        if refusal is not None and refusal.status is EvalStatus.WRONG_RESULT:
+            refusal = wrong("; ".join([refusal.message, *self._hints()]))
         return Mark(correctness=correctness, tier=shown, refusal=refusal)
 
-    def _by_seed(self) -> bool:
-        return self._truth.by is WeightsBy.SEED and not self._truth.legacy
+    def _hints(self) -> list[str]:
+        """What else may have made the answers wrong than how they are computed."""
+        if self._truth.legacy:
+            return []
+        by_seed = self._truth.by is WeightsBy.SEED
+        return [BY_SEED] * by_seed + [KEEPS_STATE] * self._truth.resets
 
     def errors(self, answers: Answers, truths: Answers) -> list[float]:
         """Worst error of each float leaf over the calls."""

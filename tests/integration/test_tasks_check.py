@@ -96,6 +96,9 @@ ADMITTED = {
     + "def get_state_dict():\n"
     + "    return {'layer.weight': torch.eye(32), 'layer.bias': torch.ones(32)}\n",
     "changes_globals": constructing("torch.set_default_dtype(torch.float32); print('hello')"),
+    "keeps_a_list": answering("self.seen.append(x); return self.layer(x) * len(self.seen)").replace(
+        "super().__init__()", "super().__init__(); self.seen = []"
+    ),
     "last": GOOD + "# the last of the folder\n",
 }
 

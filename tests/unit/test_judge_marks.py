@@ -55,6 +55,7 @@ def marker_of(
     cost_s=0.0,
     kind="cpu",
     by=WeightsBy.STATE,
+    resets=False,
 ):
     """A marker; where `make` makes truths of inputs, it can be asked about others."""
     exam = Exam(
@@ -82,6 +83,7 @@ def marker_of(
         precision="float64",
         legacy=False,
         by=by,
+        resets=resets,
         large=large,
         answers_to=lambda packed: [make(*views(taken, packed))],
         device=SimpleNamespace(type=kind),
@@ -133,6 +135,11 @@ def test_who_is_wrong_with_weights_from_a_seed_is_told_how_to_take_others():
     assert "prepare(state_dict)" in told(1.0, by=WeightsBy.SEED)[1]
     assert "prepare(state_dict)" not in told(1.0)[1]
     assert "prepare(state_dict)" not in told(0.06, half=0.05, by=WeightsBy.SEED)[1]
+
+
+def test_who_is_wrong_where_calls_leave_something_is_told_when_that_is_put_back():
+    assert "constructor" in told(1.0, resets=True)[1]
+    assert "constructor" not in told(1.0)[1]
 
 
 def test_who_is_too_coarse_in_one_stretch_alone_earns_the_next_tier():

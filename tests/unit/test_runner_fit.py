@@ -133,6 +133,51 @@ def test_what_a_call_left_is_put_back_however_it_was_made(started, mode):
         assert runner.error() < NEAR
 
 
+HOLDS = {
+    "list": ("[torch.zeros(1), 0]", "self.own[0].add_(1); self.own[1] += 1", "self.own[0]"),
+    "dict": ("{'a': {'h': torch.zeros(1)}}", "self.own['a']['h'] = self.own['a']['h'] + 1", ""),
+    "tuple": ("(torch.zeros(1), None)", "self.own = (self.own[0] + 1, None)", "self.own[0]"),
+    "cycle": (
+        "[torch.zeros(1)]; self.own.append(self.own)",
+        "self.own[1][0] = 1 + self.own[0]",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_what_a_call_left_in_containers_is_put_back(started, name):
+    own, step, count = HOLDS[name]
+    count = count or {"dict": "self.own['a']['h']", "cycle": "self.own[0]"}[name]
+    holds = HEAD.replace("    def right", f"        self.own = {own}\n\n    def right")
+    call = (
+        f"    def forward(self, x):\n        {step}\n        return self.right(x) + ({count} - 1)\n"
+    )
+    runner = started(holds + call, resets=True)
+    assert runner.load() is Code.OK
+    for _ in range(3):
+        assert runner.do(Op.RESET) is Code.OK
+        assert runner.error() < NEAR
+
+
+def test_what_is_made_by_a_call_stays_in_a_container_of_its_own(started):
+    packs = HEAD.replace(
+        "    def right", "        self.packs, self.made = [None], {}\n\n    def right"
+    )
+    call = """
+    def forward(self, x):
+        if self.packs[0] is None:
+            assert not self.made
+            self.packs[0] = self.made["w"] = self.first.weight.clone()
+        return self.right(x)
+"""
+    runner = started(packs + call, resets=True)
+    assert runner.load() is Code.OK
+    for _ in range(2):
+        assert runner.do(Op.RESET) is Code.OK
+        assert runner.error() < NEAR
+
+
 def test_a_parameter_that_a_call_makes_is_no_weight_that_is_missing(started):
     runner = started(CALLS["a parameter made by the first call and used by a thread"])
     assert runner.load() is Code.OK

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from .contents import CONTAINERS, NUMBERS, Contents, tensors_in
+
 STATE_BYTES = 1 << 30
 """A model that keeps more than this beside its parameters is not reset between calls."""
+
+_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
+"""Attributes that every module has."""
 
 _ATTRIBUTE = re.compile(r"\.\s*(\w+)")
 
@@ -31,43 +36,52 @@ class State:
     """What a model holds beside its parameters, so that one call leaves nothing to the next."""
 
     def __init__(self, model: torch.nn.Module, reference: str | None = None) -> None:
-        """Copy buffers, tensors that are plain attributes, and plain numbers.
+        """Copy tensors in buffers, plain attributes, lists, tuples and dicts, and plain numbers.
 
         Args:
             model: whose.
             reference: source of the reference where the model is another program: flags, texts and
                 None, which may say that something is not made yet, are put back only under names
-                that the reference has, too.
+                that the reference has, too. So is how much a list or a dict holds.
         """
-        self._kept: list[tuple[torch.nn.Module, str, Any, Any]] = []
+        self._kept: list[tuple[torch.nn.Module, str, Any]] = []
+        self._contents: list[Contents] = []
+        tensors: dict[int, torch.Tensor] = {}
         plain = (bool, int, float, str, type(None))
         names = None if reference is None else set(_ATTRIBUTE.findall(reference))
-        for module in model.modules():
-            held = {**vars(module), **module._buffers}
-            for name, value in held.items():
-                if torch.nn.parameter.is_lazy(value):
-                    continue  # nothing is there yet
-                if isinstance(value, torch.Tensor):
-                    self._kept.append((module, name, value, value.detach().clone()))
-                elif not isinstance(value, plain) or name.startswith("_"):
+        for module, name, value in _held(model):
+            same = names is None or name in names
+            tensors |= {id(t): t for t in tensors_in(value) if not torch.nn.parameter.is_lazy(t)}
+            if type(value) in CONTAINERS:
+                self._contents.append(Contents(value, exact=same))
+            elif not isinstance(value, torch.Tensor):
+                if not isinstance(value, plain) or name.startswith("_"):
                     continue
-                elif names is None or name in names or type(value) in (int, float):
-                    self._kept.append((module, name, value, value))
+                if not same and type(value) not in NUMBERS:
+                    continue
+            self._kept.append((module, name, value))
+        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
 
     @staticmethod
     def size_bytes(model: torch.nn.Module) -> int:
         """Bytes that a copy would take."""
-        return sum(
-            value.nbytes
-            for module in model.modules()
-            for value in {**vars(module), **module._buffers}.values()
-            if isinstance(value, torch.Tensor)
-        )
+        held = {id(t): t for _, _, value in _held(model) for t in tensors_in(value)}
+        return sum(tensor.nbytes for tensor in held.values())
 
     def restore(self) -> None:
         """Put everything back."""
-        with writable(value for _, _, value, _ in self._kept):
-            for module, name, value, kept in self._kept:
-                if isinstance(value, torch.Tensor):
-                    value.copy_(kept)
-                setattr(module, name, value)
+        with writable(tensor for tensor, _ in self._tensors):
+            for tensor, kept in self._tensors:
+                tensor.copy_(kept)
+        for contents in self._contents:
+            contents.restore()
+        for module, name, value in self._kept:
+            setattr(module, name, value)
+
+
+def _held(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, Any]]:
+    """Buffers and attributes of all modules; nothing without a shape, nothing of torch's own."""
+    for module in model.modules():
+        for name, value in {**vars(module), **module._buffers}.items():
+            if name not in _MODULE and not torch.nn.parameter.is_lazy(value):
+                yield module, name, value
