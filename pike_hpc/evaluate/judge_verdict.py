@@ -199,7 +199,10 @@ class Examiner:
         self._as_first = False
         self._load(probe.weights, Source.OTHER if by_state else Source.SEED)
         if not self._follows(probe, probe.truth):
-            raise wrong("a fresh ModelNew with other weights answers wrongly")
+            raise wrong(
+                "a fresh ModelNew with other weights answers wrongly: does it keep something of "
+                "the first ones outside of the model?"
+            )
 
     def look_beyond(self) -> None:
         """Ask it an input beyond the task's own: a tag where it is lost there.

@@ -262,6 +262,19 @@ def test_flags_of_its_own_stay_set_where_what_calls_leave_is_put_back(lane):
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
 
 
+def test_what_calls_left_is_not_taken_for_weights_that_a_program_keeps(lane):
+    keeps = TASK_SOURCE.replace(
+        "self.second = ",
+        "self.last = torch.ones(64, width)\n        self.second = ",
+    ).replace("return self.second(", "self.last = y = torch.tanh(self.last + self.second(")
+    keeps = keeps.replace("self.first(x))))", "self.first(x)))))\n        return y")
+    assert "return y" in keeps
+    task = dataclasses.replace(TASK, source=keeps)
+    result = judge(lane, keeps.replace("class Model(", "class ModelNew("), task=task)
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert "caches_weights" not in result.tags
+
+
 def test_nobody_is_told_of_an_alias_that_the_reference_has_too(lane):
     both = TASK_SOURCE.replace("return self.second(", "return x, self.second(")
     assert both != TASK_SOURCE

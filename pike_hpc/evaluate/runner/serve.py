@@ -115,6 +115,7 @@ class Runner:
         elif op is Op.RELOAD:
             if self._fitting is None or not self._fitting.lasts:
                 raise Refused(Code.NEED_SEED)
+            self._restore()  # what calls have left is not what the weights are loaded beside
             self._fitting.fit(self._chosen(source, number))
             self._remember()
         elif op is Op.RESET:
