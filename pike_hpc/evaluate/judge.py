@@ -35,7 +35,8 @@ from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_outcome import Outcome, conclude, no_seed
 from pike_hpc.evaluate.judge_physics import Physics
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.judge_secrets import Secrets
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed
 from pike_hpc.evaluate.judge_warm import Warm
 from pike_hpc.evaluate.logs import clean

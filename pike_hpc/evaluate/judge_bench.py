@@ -14,10 +14,11 @@ from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.judge_physics import Physics
+from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_shared import Shared, answers_in, places_for
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
 from pike_hpc.evaluate.judge_spares import Spares
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner import Code, Op, Source
 from pike_hpc.machine import available_memory_bytes

@@ -18,13 +18,16 @@ from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_range import WideRange
+from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_signal import scale
-from pike_hpc.evaluate.judge_truth import FLOAT64, Secrets, Truth
+from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.runner import Op, kept_answers
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED
 
 SEEDS = 3
+ASTRAY = 1 / 3
+"""Of the loosest limit: a reference that is off by more while its state stays shows nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class Paper:
     scales: tuple[LeafScale, ...]
     wide: WideRange | None
     half_noise: float
+    in_turn: tuple[list[torch.Tensor], ...]
+    """What is right where state stays between these inputs; empty where none is put back."""
     cost_s: float
 
 
@@ -57,6 +62,9 @@ class Exam:
     """E of the reference in bfloat16; 0 where that is not known."""
     aliased: bool
     """Whether the reference's own answer to the first input changes when it is called again."""
+    in_turn: tuple[list[torch.Tensor], ...]
+    """Answers to the inputs one after another, where state stays; empty where nothing is put back
+    between calls, or where the reference's own arithmetic goes astray by then."""
     cost_s: float
 
 
@@ -75,6 +83,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
         moves = 1.0 if is_float(slot) else moving(moved)
         signal = yardstick.signals[i] or scale(moved)
         scales.append(LeafScale(signal=signal, limits=yardstick.limits[i], moves=moves))
+    in_turn = truth.answers_in_turn(seeds) if truth.resets and not truth.legacy else []
     cost_s = time.monotonic() - start
     return Paper(
         inputs=tuple(inputs),
@@ -82,6 +91,7 @@ def set_paper(truth: Truth, yardstick: Yardstick, secrets: Secrets) -> Paper:
         scales=tuple(scales),
         wide=yardstick.wide,
         half_noise=yardstick.half_noise,
+        in_turn=tuple(in_turn),
         cost_s=cost_s,
     )
 
@@ -117,16 +127,34 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         wide=paper.wide,
         half_noise=paper.half_noise,
         aliased=aliased,
+        in_turn=paper.in_turn if _stays_right(paper, truth, reference, scales) else (),
         cost_s=paper.cost_s + time.monotonic() - start,
     )
 
 
+def _stays_right(
+    paper: Paper, truth: Truth, reference: RunnerLink, scales: Sequence[LeafScale]
+) -> bool:
+    """Whether the reference's runner, whose state stays between inputs, is right all the same."""
+    for number, right in enumerate(paper.in_turn):
+        found = call(reference, truth, paper.inputs[number], goes_on=number > 0)[0]
+        for i, slot in enumerate(truth.frame.output_slots):
+            if is_float(slot):
+                off = compare(truth.near(found[i]), right[i], scales[i].signal).error
+                if not off <= ASTRAY * max(scales[i].limits.values(), default=0.0):
+                    return False
+    return True
+
+
 def call(
-    link: RunnerLink, truth: Truth, packed: torch.Tensor
+    link: RunnerLink, truth: Truth, packed: torch.Tensor, *, goes_on: bool = False
 ) -> tuple[list[torch.Tensor], torch.Tensor, float]:
-    """One window: the answer's leaves, its raw bytes, its milliseconds. Raises RunnerFailed."""
+    """One window: the answer's leaves, its raw bytes, its milliseconds. Raises RunnerFailed.
+
+    With `goes_on` what the call before left in the model stays.
+    """
     raw = link.space()
-    latency_ms = link.window(Op.CALL, link.staged(packed), raw)
+    latency_ms = link.window(Op.CALL, link.staged(packed), raw, goes_on=goes_on)
     return views(truth.frame.output_slots, raw), raw, latency_ms
 
 

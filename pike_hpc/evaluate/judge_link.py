@@ -181,20 +181,30 @@ class RunnerLink:
             self._ask(Op.REST)
             self._page = None
 
-    def window(self, op: Op, inputs: torch.Tensor, answer: torch.Tensor) -> float:
+    def window(
+        self, op: Op, inputs: torch.Tensor, answer: torch.Tensor, *, goes_on: bool = False
+    ) -> float:
         """One call on `inputs`, its output bytes copied to `answer`; milliseconds.
 
         Args:
             op: CALL, or NULL for the protocol alone, or AGAIN.
             inputs: bytes for the input buffer, best where that lies (see `staged`).
             answer: room for the bytes of one call's outputs (see `space`).
+            goes_on: whether what the call before left in the model stays.
 
         Raises:
             RunnerFailed: it did not answer.
         """
-        return self.windows(op, (inputs,), answer.view(1, -1))
+        return self.windows(op, (inputs,), answer.view(1, -1), goes_on=goes_on)
 
-    def windows(self, op: Op, inputs: Sequence[torch.Tensor], answers: torch.Tensor) -> float:
+    def windows(
+        self,
+        op: Op,
+        inputs: Sequence[torch.Tensor],
+        answers: torch.Tensor,
+        *,
+        goes_on: bool = False,
+    ) -> float:
         """Calls one after the other under one clock; milliseconds for each.
 
         Every input becomes readable when the answer to the one before has been taken. Sealed, all
@@ -204,11 +214,12 @@ class RunnerLink:
             op: CALL, NULL or AGAIN.
             inputs: one for each call, at most `places`.
             answers: (calls, bytes): room for what is taken (see `spaces`).
+            goes_on: whether what the calls before left in the model stays.
 
         Raises:
             RunnerFailed: it did not answer.
         """
-        if self._resets and op is Op.CALL:
+        if self._resets and op is Op.CALL and not goes_on:
             self.do(Op.RESET)
         self._poison(len(inputs))
         self._cool()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import functools
 import gc
-import hmac
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,15 +21,10 @@ from torch import nn
 from pike_hpc.evaluate.buffers import SharedBuffer
 from pike_hpc.evaluate.judge_calm import settle_norms
 from pike_hpc.evaluate.judge_constructor import differs_when_given, drawn_buffers
-from pike_hpc.evaluate.judge_frame import (
-    agree,
-    answer_leaves,
-    describe_inputs,
-    narrowest,
-    pack,
-)
+from pike_hpc.evaluate.judge_frame import agree, answer_leaves, describe_inputs, narrowest, pack
 from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
+from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_sharpen import sharpen_scores
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
@@ -43,13 +37,7 @@ from pike_hpc.evaluate.judge_weights import (
     spread_constants,
     twin,
 )
-from pike_hpc.evaluate.judge_widen import (
-    WIDER,
-    Choices,
-    InDouble,
-    Recording,
-    default_dtype,
-)
+from pike_hpc.evaluate.judge_widen import WIDER, Choices, InDouble, Recording, default_dtype
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, watching
 from pike_hpc.machine import available_memory_bytes
@@ -90,18 +78,6 @@ class WeightsBy(enum.Enum):
     """By constructing in the reference's order from the same seed: plain torch weights."""
 
 
-class Secrets:
-    """Seeds that nobody outside this process can know or repeat."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def seed(self, *label: str | int) -> int:
-        """63 bits for a label."""
-        text = "/".join(str(part) for part in label).encode()
-        return int.from_bytes(hmac.digest(self._key, text, "sha256")[:8], "big") >> 1
-
-
 class Truth:
     """The reference in float64, and as it stands."""
 
@@ -130,6 +106,8 @@ class Truth:
         self._drawn: dict[int, tuple[Any, list[Any]]] = {}
         """Tree and leaves of the inputs drawn last, by seed."""
         self._move: Callable[[int, torch.Tensor], torch.Tensor] | None = None
+        self._goes_on = False
+        """Whether what a call left stays for the next, also where it is put back."""
         made: list[nn.Module] = []
         with watching(made.append):
             self._model = self._draw(self._seed)
@@ -197,12 +175,31 @@ class Truth:
         try:
             return self._widely(seed, choices)
         except torch.OutOfMemoryError:
+            if self._goes_on:  # what the calls before have left is in the twin alone
+                raise
             self._twin = None
             self._sweep()
             if self._wide_device.type == "cpu" or not self._host_has_room():
                 raise
         self._wide_device = torch.device("cpu")
         return self._widely(seed, choices)
+
+    def answers_in_turn(self, seeds: Sequence[int]) -> list[list[torch.Tensor]]:
+        """The same, each call after the ones before and what they left in the model.
+
+        Nothing where the reference chooses among numbers, for its own arithmetic tells what it
+        chooses of fresh models alone, or where there is no room.
+        """
+        found: list[list[torch.Tensor]] = []
+        try:
+            for seed in () if self._chooses else seeds:
+                found.append([self.keep(t.clone()) for t in self.answers(seed)])
+                self._goes_on = True
+        except torch.OutOfMemoryError:
+            found.clear()
+        finally:
+            self._goes_on, self._twin = False, None
+        return found
 
     def answers_to(self, packed: torch.Tensor, *, natively: bool = False) -> list[torch.Tensor]:
         """The same for the bytes of an input buffer on the host, as `pack_fresh` draws them."""
@@ -215,7 +212,7 @@ class Truth:
     def natively(self, seed: int) -> list[torch.Tensor]:
         """Output leaves of the reference as it ships, TF32 off, on the device."""
         model = self.model
-        if self._state is not None:
+        if self._state is not None and not self._goes_on:
             self._state.restore()
         return answer_leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
 
@@ -350,7 +347,7 @@ class Truth:
 
     def _widely(self, seed: int, choices: Choices) -> list[torch.Tensor]:
         device = self._wide_device
-        if self._twin is None or self.resets:
+        if self._twin is None or (self.resets and not self._goes_on):
             self._twin = None
             if self._state is not None:
                 self._state.restore()

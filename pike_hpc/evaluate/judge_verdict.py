@@ -25,10 +25,11 @@ from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_outcome import Outcome, as_timing
 from pike_hpc.evaluate.judge_probe import Probe, Weights
 from pike_hpc.evaluate.judge_profile import read_sheet
+from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_side import WrongAnswer
 from pike_hpc.evaluate.judge_spot_checks import most_of
 from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.runner import Code, Op, Source, kept_answers
@@ -114,7 +115,22 @@ class Examiner:
             raise wrong("answers the same input differently after other inputs")
         if any(not torch.equal(a, b) for a, b in zip(again, answers[0], strict=True)):
             self._outcome.tags.append("nondeterministic")
+        self._answer_in_turn()
         self._outcome.tier = mark.tier
+
+    def _answer_in_turn(self) -> None:
+        """Answer the exam once more, with state that stays. Raises Verdict, RunnerFailed.
+
+        Judged as loosely as under changed weights: rounding adds up in what is kept.
+        """
+        for number, right in enumerate(self._exam.in_turn):
+            answer, _ = self._call(self._exam.inputs[number], goes_on=number > 0)
+            errors = self._marker.errors([answer], [right])
+            afresh = [self._truth.near(t) for t in self._exam.truths[number]]
+            moved = self._marker.errors([afresh], [right])
+            bounds = zip(errors, moved, self._marker.loosest(), strict=True)
+            if any(error > max(bound, FOLLOWS * far) for error, far, bound in bounds):
+                raise wrong("leaves something else to its next call than the reference does")
 
     def time(
         self,
@@ -336,9 +352,11 @@ class Examiner:
             self.guessed = True
             return time.perf_counter() - start
 
-    def _call(self, packed: torch.Tensor) -> tuple[list[torch.Tensor], float]:
+    def _call(
+        self, packed: torch.Tensor, *, goes_on: bool = False
+    ) -> tuple[list[torch.Tensor], float]:
         self.calls += 1
-        leaves, raw, latency_ms = call(self._link, self._truth, packed)
+        leaves, raw, latency_ms = call(self._link, self._truth, packed, goes_on=goes_on)
         if self._link.inputs_changed([packed]):
             raise wrong("changes its inputs, which the caller owns")
         left = unwritten(self._slots, raw)

@@ -19,8 +19,9 @@ from pike_hpc.evaluate.judge_failures import cannot_share
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
+from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_spares import SPARES, Spares, free_on
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
 

@@ -24,6 +24,7 @@ MODULES = (
     "evaluate/judge_mutants.py",
     "evaluate/judge_range.py",
     "evaluate/judge_scores.py",
+    "evaluate/judge_secrets.py",
     "evaluate/judge_sharpen.py",
     "evaluate/judge_signal.py",
     "evaluate/judge_size.py",

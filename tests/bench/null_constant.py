@@ -24,8 +24,9 @@ from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.judge_bench import Bench
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_memory import Place, best_place
+from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_spares import Spares
-from pike_hpc.evaluate.judge_truth import Secrets, WeightsBy
+from pike_hpc.evaluate.judge_truth import WeightsBy
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.records import Task
 

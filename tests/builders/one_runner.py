@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from pike_hpc.evaluate.judge_memory import HostMemory, Place, views
+from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_shared import Shared
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.runner import SHEET_BYTES, Code, Op, Source
 from pike_hpc.evaluate.runner.serve import Runner, perform

@@ -6,7 +6,8 @@ from builders.qkv_task import SOURCE
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.records import Task  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 

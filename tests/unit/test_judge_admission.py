@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
 from pike_hpc.evaluate.judge_exam import set_paper  # noqa: E402
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, rounded  # noqa: E402
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.evaluate.judge_unread import ends, unread  # noqa: E402
 from pike_hpc.evaluate.judge_variety import Variety, variety  # noqa: E402
 from pike_hpc.evaluate.layout import lay_out  # noqa: E402

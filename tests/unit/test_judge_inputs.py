@@ -13,7 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.records import Task  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 

@@ -68,6 +68,7 @@ def marker_of(
         wide=None,
         half_noise=half,
         aliased=False,
+        in_turn=(),
         cost_s=cost_s,
     )
     shape = tuple(truths[0].shape)

@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_marks import Verdict  # noqa: E402
 from pike_hpc.evaluate.judge_physics import Physics, work_of  # noqa: E402
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.evaluate.physics import Work  # noqa: E402
 from pike_hpc.records import EvalStatus, Task, Tier, Timing  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402

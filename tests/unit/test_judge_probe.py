@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_memory import bytes_of, views  # noqa: E402
 from pike_hpc.evaluate.judge_probe import Group, draw_bits, groups_of  # noqa: E402
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.evaluate.runner import MIXTURE_BITS, is_other  # noqa: E402
 from pike_hpc.records import Task  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402

@@ -6,8 +6,9 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402
 from pike_hpc.evaluate.judge_range import FACTOR, wide_range  # noqa: E402
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_signal import Signal  # noqa: E402
-from pike_hpc.evaluate.judge_truth import Secrets, Truth, WeightsBy  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.records import Task  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
