@@ -122,18 +122,19 @@ def judge_all(
             kept.keep(result)
 
     settings = WorkerOptions(worker_id="baselines", max_idle_s=_IDLE_S, expected_s=0.0)
+    opened = False
     try:
         with (
             sigterm_as_ctrl_c(),
             open_judges(device, options.engine, image=options.image) as judges,
         ):
-            progress.alone = len(judges) == 1
+            opened, progress.alone = True, len(judges) == 1
             told = [ToldJudge(judge, progress, judged, keep) for judge in judges]
             run_worker(mailbox, told, settings, preparer=judges[0], stop=Stop())
     finally:
         # Of a judge that was lost the worker speaks; what it had no time to commit we have.
         verdicts = {**mailbox.results(list(judged)), **verdicts}
-        for number, entry in enumerate(entries):
+        for number, entry in enumerate(entries) if opened else ():
             result = verdicts.get(asked.get(number, ""))
             if result is not None and entry.file is not None:
                 stock = kept.look(entry.task, device.kind, result.environment)

@@ -63,13 +63,14 @@ class ToldJudge:
     def evaluate(self, request: EvalRequest, on_phase: Callable[[str], None]) -> EvalResult:
         """The inner judge's verdict. Raises JudgeLost."""
         entry, start = self._entries[request.request_id], time.monotonic()
-        head, tail = self._progress.begin(entry), "the judge was lost"
+        head = self._progress.begin(entry)
         try:
             result = self._inner.evaluate(request, on_phase)
-            self._keep(result)
-            tail = f"{said(row(entry, result))}, {time.monotonic() - start:.1f} s"
-        finally:
-            self._progress.end(head, tail)
+        except BaseException:  # lost, or told to stop
+            self._progress.end(head, "no verdict")
+            raise
+        self._keep(result)
+        self._progress.end(head, f"{said(row(entry, result))}, {time.monotonic() - start:.1f} s")
         return result
 
     def close(self) -> None:

@@ -37,6 +37,10 @@ from pike_hpc.records import Tier
 UNMEASURABLE = 1e30
 """Stands for an error that is not finite, which a record can't hold."""
 
+ALIKE_GAIN = 1.25
+"""What makes attention's scores would have to be larger by more than this for it to choose: they
+are so much alike that hardly anything depends on them."""
+
 SCORES = "scores_flat"
 FAINT = frozenset({SCORES, UNREAD})
 """Fresh weights make these mild: a tier may end nearer for their sake."""
@@ -179,7 +183,8 @@ class _Trial:
         truth = self._truth
         if truth.by is not WeightsBy.SEED or truth.legacy:
             return
-        if gains_of(truth.model, lambda: truth.natively(ADMISSION_SEEDS[0])):
+        gains = gains_of(truth.model, lambda: truth.natively(ADMISSION_SEEDS[0]))
+        if max(gains.values(), default=1.0) > ALIKE_GAIN:
             raise Refusal(
                 "attention starts with scores that are nearly alike, so that a program without "
                 "them would look right"

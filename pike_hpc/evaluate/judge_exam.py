@@ -15,14 +15,14 @@ import torch
 from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of, moving
 from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_frame import is_float
-from pike_hpc.evaluate.judge_link import RunnerLink
+from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_range import WideRange
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_signal import scale
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import Op, kept_answers
+from pike_hpc.evaluate.runner import Code, Op, kept_answers
 from pike_hpc.tasks.load import LEGACY_INPUT_SEED
 
 SEEDS = 3
@@ -137,7 +137,12 @@ def _stays_right(
 ) -> bool:
     """Whether the reference's runner, whose state stays between inputs, is right all the same."""
     for number, right in enumerate(paper.in_turn):
-        found = call(reference, truth, paper.inputs[number], goes_on=number > 0)[0]
+        try:
+            found = call(reference, truth, paper.inputs[number], goes_on=number > 0)[0]
+        except RunnerFailed as failed:
+            if failed.kind != "code" or failed.code is Code.OUT_OF_MEMORY:
+                raise
+            return False
         for i, slot in enumerate(truth.frame.output_slots):
             if is_float(slot):
                 off = compare(truth.near(found[i]), right[i], scales[i].signal).error

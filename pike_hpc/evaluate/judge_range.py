@@ -76,11 +76,11 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
     first, second = truth.range_seeds
     if truth.legacy or not signal.cheap:
         return None
-    larger = _larger(truth, first)
-    move = larger or _otherwise(truth, first, second)
-    if move is None:
-        return None
     try:
+        larger = _larger(truth, first)
+        move = larger or _otherwise(truth, first, second)
+        if move is None or _runs(truth, first, _CHECKED):
+            return None
         plain = [] if larger else [truth.keep(t) for t in truth.answers(first)]
         with truth.moved(move):
             wide = [[truth.keep(t) for t in truth.answers(s)] for s in (first, second)]
@@ -100,6 +100,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
         bounds = dict.fromkeys(signal.floats, GROSS)
     if not bounds or not _within(dict.fromkeys(bounds, RIGHT), native, wide[0], signals):
         return None
+    coarse = {i: min(RIGHT * 3, end / 3) for i, end in bounds.items()}
     packed = truth.pack(first)
     for number, view in enumerate(views(truth.frame.input_slots, packed)):
         view.copy_(move(number, view))
@@ -108,8 +109,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
         truth=wide[0],
         signals=signals,
         bounds=bounds,
-        coarse_too=half is not None
-        and _within(dict.fromkeys(bounds, RIGHT * 3), half, wide[0], signals),
+        coarse_too=half is not None and _within(coarse, half, wide[0], signals),
     )
 
 
@@ -143,14 +143,11 @@ class _Names(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _larger(truth: Truth, seed: int) -> Move | None:
-    """Makes inputs larger; None where that means nothing.
-
-    It does for numbers of both signs, and where nothing checks them.
-    """
+    """Makes inputs larger; None where that means nothing: it does for numbers of both signs."""
     inputs = views(truth.frame.input_slots, truth.pack(seed))
     if not all(t.is_floating_point() and bool((t < 0).any() & (t > 0).any()) for t in inputs):
         return None
-    return None if _runs(truth, seed, _CHECKED) else lambda _, leaf: leaf * FACTOR
+    return lambda _, leaf: leaf * FACTOR
 
 
 def _otherwise(truth: Truth, *seeds: int) -> Move | None:
@@ -161,7 +158,7 @@ def _otherwise(truth: Truth, *seeds: int) -> Move | None:
         for i, (one, other) in enumerate(zip(first, second, strict=True))
         if one.is_floating_point() and torch.equal(one, other)
     }
-    if not same or _runs(truth, seeds[0], _CHECKED):
+    if not same:
         return None
 
     def move(number: int, leaf: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,10 @@ given more weight, until some PICKED of all positions have most of the weight.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,10 @@ MOST_GAIN = 8.0
 ROWS = 256
 """Rows of scores that are looked at."""
 
-_SOFTMAX = ("aten::softmax", "aten::_softmax")
+EACH = 16
+"""Of a batch, of heads and of queries: few enough that no matrix of all scores is made for it."""
+
+_SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
 _PRODUCTS = re.compile(r"aten::(mm|bmm|addmm|baddbmm|matmul|linear|(_?convolution|conv\dd).*)$")
 _BENDS = re.compile(r"norm|elu|silu|tanh|sigmoid|swish|softplus|mish|sqrt|aten::exp_?$")
 """Beyond these an answer is no longer as large as the weights before it."""
@@ -91,10 +95,12 @@ class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made_of = frozenset()
         elif "scaled_dot_product" in name:
             q, k = args[:2]
-            few = q[..., :: max(1, q.shape[-2] // ROWS), :]
             scale = kwargs.get("scale") or q.shape[-1] ** -0.5
+            if q.dim() > 2 and q.shape[-3] != k.shape[-3]:  # heads that share their keys
+                k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
             if q.shape[:-2] == k.shape[:-2]:
-                self._note(self._of(q, k), few @ k.mT * scale).chooses = True
+                few, keys = _spread_over(q, q.dim() - 1), _spread_over(k, k.dim() - 2)
+                self._note(self._of(*args[:2]), few @ keys.mT * scale).chooses = True
             weighs, made_of = [], frozenset()
         elif _PRODUCTS.match(name):
             for scores in weighs:
@@ -113,7 +119,7 @@ class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return frozenset().union(*(self._made_of.get(t, frozenset()) for t in tensors))
 
     def _note(self, made_of: frozenset[int], scores: torch.Tensor) -> Scores:
-        rows = scores.reshape(-1, scores.shape[-1])
+        rows = _spread_over(scores, scores.dim() - 1).reshape(-1, scores.shape[-1])
         rows = rows[:: max(1, rows.shape[0] // ROWS)].float()
         seen = rows > rows.amax(-1, keepdim=True) - MASKED
         count = seen.sum(-1, keepdim=True)
@@ -129,6 +135,12 @@ class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.found[-1]
 
 
+def _spread_over(tensor: torch.Tensor, axes: int) -> torch.Tensor:
+    """A few places, evenly spread, along each of the first `axes` axes."""
+    steps = (slice(None, None, math.ceil(side / EACH)) for side in tensor.shape[:axes])
+    return tensor[tuple(steps)]
+
+
 def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     """Multiply what makes the scores of attention, where these are nearly alike.
 
@@ -142,18 +154,30 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     """
     weights = {id(p): p for p in model.parameters()}
     # What a call leaves in the model is no part of its weights, nor in anybody's runner.
-    state = State(model) if State.size_bytes(model) <= STATE_BYTES else None
-    gains = gains_of(model, call)
-    kept = {weight: weights[weight].detach().clone() for weight in gains}
+    with _put_back(model):
+        gains = gains_of(model, call)
+    if not gains:
+        return 0
+    # On the host: a GPU may hold a large model twice, and never three times.
+    kept = {weight: weights[weight].detach().to("cpu", copy=True) for weight in gains}
     with torch.no_grad():
         for weight, gain in gains.items():
             weights[weight].mul_(gain)
-        stands = not gains or _finite(call())
-        if state is not None:
-            state.restore()
+        with _put_back(model):
+            stands = _finite(call())
         for weight, before in kept.items() if not stands else ():
             weights[weight].copy_(before)
     return len(gains) if stands else 0
+
+
+@contextlib.contextmanager
+def _put_back(model: nn.Module) -> Iterator[None]:
+    state = State(model) if State.size_bytes(model) <= STATE_BYTES else None
+    try:
+        yield
+    finally:
+        if state is not None:
+            state.restore()
 
 
 def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:

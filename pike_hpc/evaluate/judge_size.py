@@ -21,7 +21,7 @@ def model_bytes(loaded: LoadedTask) -> int | None:
     except PikeError:
         return None
     tensors = {id(t): t for t in model.parameters()} | {id(t): t for _, _, t in held(model)}
-    return sum(t.nbytes for t in tensors.values())
+    return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
 def _input_bytes(loaded: LoadedTask) -> int:

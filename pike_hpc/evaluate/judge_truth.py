@@ -29,6 +29,7 @@ from pike_hpc.evaluate.judge_sharpen import sharpen_scores
 from pike_hpc.evaluate.judge_size import model_bytes
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
+    calibrate,
     held,
     lengthen_memory,
     on_device,
@@ -188,14 +189,14 @@ class Truth:
         """The same, each call after the ones before and what they left in the model.
 
         Nothing where the reference chooses among numbers, for its own arithmetic tells what it
-        chooses of fresh models alone, or where there is no room.
+        chooses of fresh models alone, or where it can't.
         """
         found: list[list[torch.Tensor]] = []
         try:
             for seed in () if self._chooses else seeds:
-                found.append([self.keep(t.clone()) for t in self.answers(seed)])
+                found.append([self.keep(t) for t in self.answers(seed)])
                 self._goes_on = True
-        except torch.OutOfMemoryError:
+        except Exception:  # no room, or what a forward does that knows no such numbers
             found.clear()
         finally:
             self._goes_on, self._twin = False, None
@@ -329,13 +330,15 @@ class Truth:
         lengthen_memory(model)
 
         def batches() -> list[Any]:
-            return [
-                self._arguments(s, lambda t: t.to(self.device, copy=True))
-                for s in CALIBRATION_SEEDS
-            ]
+            to_device = functools.partial(torch.Tensor.to, device=self.device, copy=True)
+            return [self._arguments(s, to_device) for s in CALIBRATION_SEEDS]
 
         self.calibrated = settle_norms(model, batches)
-        sharpen_scores(model, lambda: model(*batches()[0]))
+        if sharpen_scores(model, lambda: model(*batches()[0])):
+            if not self.large:  # what it made of its weights when it was called is old
+                called, model = model, self._fresh(seed)
+                model.load_state_dict(called.state_dict())
+            calibrate(model, batches())
         try:
             settle(model)
         except RuntimeError as error:

@@ -20,7 +20,7 @@ from pike_hpc.evaluate.judge_exam import Exam, call, has_changed
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_guard import TaskWatch
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
-from pike_hpc.evaluate.judge_marks import COARSE, Marker, Verdict, wrong
+from pike_hpc.evaluate.judge_marks import COARSE, KEEPS_STATE, Marker, Verdict, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_outcome import Outcome, as_timing
 from pike_hpc.evaluate.judge_probe import Probe, Weights
@@ -130,7 +130,10 @@ class Examiner:
             moved = self._marker.errors([afresh], [right])
             bounds = zip(errors, moved, self._marker.loosest(), strict=True)
             if any(error > max(bound, FOLLOWS * far) for error, far, bound in bounds):
-                raise wrong("leaves something else to its next call than the reference does")
+                raise wrong(
+                    "leaves something else to its next call than the reference does; "
+                    f"{KEEPS_STATE}, and copy inputs that you keep"
+                )
 
     def time(
         self,

@@ -93,5 +93,5 @@ def test_a_judge_that_is_lost_ends_its_line_and_keeps_nothing(asked):
     told = ToldJudge(judge, Progress(log, 2), entries, kept.append)
     with pytest.raises(ConnectionError):
         told.evaluate(requests[0], str)
-    assert log.getvalue() == "[1/2] s/1 Tiny · eager … the judge was lost\n"
+    assert log.getvalue() == "[1/2] s/1 Tiny · eager … no verdict\n"
     assert kept == []

@@ -7,7 +7,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_sharpen import sharpen_scores  # noqa: E402
+from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
+from pike_hpc.records import Task  # noqa: E402
+from pike_hpc.tasks.load import build  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -58,6 +62,22 @@ class Projects(nn.Module):
         return self.attention(x, x, x)[0]
 
 
+class Shares(nn.Module):
+    """Fused, in the forms that torch takes apart: no heads, or queries that share their keys."""
+
+    def __init__(self, heads, kept=0):
+        super().__init__()
+        self.q, self.k = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH // heads)
+        self.heads, self.kept = heads, self.k.weight.detach()[:kept] if kept else None
+
+    def forward(self, x):
+        q, k = self.q(x), self.k(x)
+        if self.heads == 1:
+            return F.scaled_dot_product_attention(q, k, x)
+        q, k = (t.unflatten(-1, (-1, WIDTH // self.heads)).transpose(1, 2) for t in (q, k))
+        return F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+
 class Chooses(nn.Module):
     """A softmax that is the answer."""
 
@@ -94,6 +114,22 @@ def test_where_queries_and_keys_are_normed_it_is_the_norms_gains():
     gains = sharpened(model)
     assert gains.keys() >= {"q_norm.weight", "k_norm.weight"}
     assert not gains.keys() & {"norm.weight", "after.weight", "before.weight"}
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_attention_that_torch_takes_apart_is_found(heads):
+    torch.manual_seed(0)
+    assert sharpened(Shares(heads)).keys() == {"q.weight", "q.bias", "k.weight", "k.bias"}
+
+
+def test_what_shares_memory_with_a_weight_does_not_put_it_back():
+    torch.manual_seed(0)
+    model = Shares(1, kept=8)
+    before = model.k.weight.detach().clone()
+    sharpened(model)
+    gains = model.k.weight.detach() / before
+    assert gains.max() == pytest.approx(float(gains.min()), rel=1e-4)
+    assert gains.min() > 1.2
 
 
 def test_weights_that_are_one_are_found():
@@ -145,3 +181,40 @@ def test_a_model_that_would_not_stand_it_keeps_its_weights():
     before = model.qkv.weight.detach().clone()
     assert sharpen_scores(model.eval(), lambda: model(torch.randn(1, LENGTH, WIDTH))) == 0
     assert torch.equal(model.qkv.weight, before)
+
+
+NORMED_AFTERWARDS = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        y = F.softmax(self.q(x) @ self.k(x).mT / 4, -1) @ x
+        return self.norm(y.transpose(1, 2))
+
+
+def get_inputs():
+    return [torch.randn(4, 1024, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_norms_behind_sharpened_attention_are_calibrated_for_it():
+    task = Task(suite="tests", id="1", name="normed", source=NORMED_AFTERWARDS)
+    truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
+    try:
+        norm = truth.model.norm
+        gain, shift = (p.detach()[:, None] for p in (norm.weight, norm.bias))
+        y = (truth.natively(7)[0] - shift) / gain
+        assert float(y.std()) == pytest.approx(1.0, rel=0.2)
+    finally:
+        truth.close()

@@ -60,13 +60,13 @@ class State:
                 if not same and type(value) not in NUMBERS:
                     continue
             self._kept.append((module, name, value))
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
+        self._tensors = [(t, t.detach().clone()) for t in tensors.values() if not _overlaps(t)]
 
     @staticmethod
     def size_bytes(model: torch.nn.Module) -> int:
         """Bytes that a copy would take."""
         held = {id(t): t for _, _, value in _held(model) for t in tensors_in(value)}
-        return sum(tensor.nbytes for tensor in held.values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in held.values())
 
     def restore(self) -> None:
         """Put everything back."""
@@ -77,6 +77,14 @@ class State:
             contents.restore()
         for module, name, value in self._kept:
             setattr(module, name, value)
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether numbers of it share memory, as in an expanded mask: nobody can write those."""
+    if tensor.layout is not torch.strided:
+        return False
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(side > 1 and step == 0 for side, step in sides)
 
 
 def _held(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, Any]]:
