@@ -18,13 +18,13 @@ from typing import TextIO
 from pike_hpc.cli.baselines_plan import MODES, Entry, parse_modes, plan
 from pike_hpc.cli.baselines_table import Row, as_text, document, exit_code, row, said
 from pike_hpc.cli.evaluate import add_judging_options, device_from, request_from
+from pike_hpc.cli.judging_progress import Progress, ToldJudge
 from pike_hpc.cli.judging_torch import judging_toolchain, judging_torch
 from pike_hpc.cli.lanes import open_judges
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.solutions import Matched, match_folder
 from pike_hpc.cli.stock import StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, chosen_from
-from pike_hpc.cli.told_judge import Progress, ToldJudge
 from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.mailbox import MemoryMailbox

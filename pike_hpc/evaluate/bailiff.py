@@ -29,7 +29,8 @@ _START_PATIENCE_S = 10.0
 _STOP_PATIENCE_S = 2.0
 _DIES_WITHIN_S = 20.0
 """After SIGKILL. The driver first frees what the judge held of the device and pinned on the host,
-which for large tasks takes an H200's more than 2 s (2026-11-26)."""
+which took some of six on an H200 more than 2 s (`python tests/bench/throughput.py --seconds 240`
+said so in the end, 2026-11-26)."""
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 

@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 MASKED = 50.0
 """A score so far below the largest has no weight: it is masked, and stays so."""
 
-_aten = torch.ops.aten
-_SOFTMAX = (_aten.softmax.int, _aten._softmax.default)
+SOFTMAX = frozenset({"aten::softmax", "aten::_softmax", "aten::_safe_softmax"})
+"""Operations that weigh scores, but for fused attention; the last is what that is taken apart to
+where nothing is fused."""
 
 
 class NoScores(Exception):
@@ -30,7 +31,7 @@ class _Flat(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.changed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _SOFTMAX:
+        if func.name().split(".")[0] in SOFTMAX:
             flat = _flat(args[0], args[1])
             self.changed = self.changed or not torch.equal(flat, args[0])
             args = (flat, *args[1:])
@@ -48,16 +49,21 @@ def flat_scores() -> Iterator[None]:
         NoScores: at the end, where none was called or all scores were alike anyway. What the block
             computed then differs from what it computes elsewhere by rounding alone.
     """
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it would never ask for a softmax
-    mode = _Flat()
-    try:
-        with mode:
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with without_fast_path(), _Flat() as mode:
+        yield
     if not mode.changed:
         raise NoScores
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Inside, torch's own attention asks for a softmax: its fast path never does."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _flat(scores: torch.Tensor, dim: int) -> torch.Tensor:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pike_hpc.evaluate.judge_scores import MASKED
+from pike_hpc.evaluate.judge_scores import MASKED, SOFTMAX, without_fast_path
 from pike_hpc.evaluate.runner import STATE_BYTES, State
 
 PICKED = 16.0
@@ -40,7 +40,6 @@ ROWS = 256
 EACH = 16
 """Of a batch, of heads and of queries: few enough that no matrix of all scores is made for it."""
 
-_SOFTMAX = ("aten::softmax", "aten::_softmax", "aten::_safe_softmax")
 _PRODUCTS = re.compile(r"aten::(mm|bmm|addmm|baddbmm|matmul|linear|(_?convolution|conv\dd).*)$")
 _BENDS = re.compile(r"norm|elu|silu|tanh|sigmoid|swish|softplus|mish|sqrt|aten::exp_?$")
 """Beyond these an answer is no longer as large as the weights before it."""
@@ -90,7 +89,7 @@ class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Of a layer its own weights count, and of a norm its gain: what comes before them does not.
         nearest = _BENDS.search(name) or (plain and _PRODUCTS.match(name))
         made_of = self._of(*(plain if nearest else given))
-        if name in _SOFTMAX:
+        if name in SOFTMAX:
             weighs = [self._note(made_of, args[0].movedim(args[1], -1))]
             made_of = frozenset()
         elif "scaled_dot_product" in name:
@@ -183,17 +182,13 @@ def _put_back(model: nn.Module) -> Iterator[None]:
 def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:
     """By the id of a parameter, how many times as large it must be for attention to choose."""
     weights = {id(p): p for p in model.parameters() if p.is_floating_point()}
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it would never ask for a softmax
     try:
-        with torch.no_grad(), _Origins(weights.values()) as origins:
+        with torch.no_grad(), without_fast_path(), _Origins(weights.values()) as origins:
             call()
     except torch.OutOfMemoryError:
         raise
     except Exception:  # what a forward does that knows no such mode: its scores stay
         return {}
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
     gains: dict[int, float] = {}
     for scores in origins.found:
         for weight in scores.made_of if scores.chooses and scores.gain > 1.0 else ():

@@ -239,13 +239,17 @@ def test_a_table_needs_no_buffer_and_copied_layers_mislead_nobody(lane):
     assert "weights_by_seed" not in result.tags
 
 
+def keeping(made):
+    """The task with state: `made` makes its last answer, which the next one depends on."""
+    forward = "return self.second(", "self.last = y = torch.tanh(self.last + self.second("
+    kept = TASK_SOURCE.replace("self.second = ", f"{made}\n        self.second = ")
+    kept = kept.replace(*forward).replace("self.first(x))))", "self.first(x)))))\n        return y")
+    assert "return y" in kept
+    return kept
+
+
 def test_flags_of_its_own_stay_set_where_what_calls_leave_is_put_back(lane):
-    keeps = TASK_SOURCE.replace(
-        "self.second = ",
-        'self.register_buffer("last", torch.zeros(64, width))\n        self.second = ',
-    ).replace("return self.second(", "self.last = y = torch.tanh(self.last + self.second(")
-    keeps = keeps.replace("self.first(x))))", "self.first(x)))))\n        return y")
-    assert "return y" in keeps
+    keeps = keeping('self.register_buffer("last", torch.zeros(64, width))')
     lazy = (
         keeps.replace("class Model(", "class ModelNew(")
         .replace(
@@ -263,12 +267,7 @@ def test_flags_of_its_own_stay_set_where_what_calls_leave_is_put_back(lane):
 
 
 def test_what_calls_left_is_not_taken_for_weights_that_a_program_keeps(lane):
-    keeps = TASK_SOURCE.replace(
-        "self.second = ",
-        "self.last = torch.ones(64, width)\n        self.second = ",
-    ).replace("return self.second(", "self.last = y = torch.tanh(self.last + self.second(")
-    keeps = keeps.replace("self.first(x))))", "self.first(x)))))\n        return y")
-    assert "return y" in keeps
+    keeps = keeping("self.last = torch.ones(64, width)")
     task = dataclasses.replace(TASK, source=keeps)
     result = judge(lane, keeps.replace("class Model(", "class ModelNew("), task=task)
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)

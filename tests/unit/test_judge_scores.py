@@ -35,10 +35,12 @@ def test_what_is_not_masked_weighs_alike(softmax, mask):
     assert torch.equal(softmax(scores), before)
 
 
-def test_fused_attention_is_the_mean_of_the_values():
+@pytest.mark.parametrize("shape", [(2, 4, 5, 8), (2, 5, 8)], ids=["heads", "taken apart"])
+@pytest.mark.parametrize("without_gradients", [torch.inference_mode, torch.no_grad])
+def test_fused_attention_is_the_mean_of_the_values(shape, without_gradients):
     torch.manual_seed(0)
-    q, k, v = torch.randn(3, 2, 4, 5, 8)
-    with torch.inference_mode(), flat_scores():
+    q, k, v = torch.randn(3, *shape)
+    with without_gradients(), flat_scores():
         found = F.scaled_dot_product_attention(q, k, v)
     assert torch.allclose(found, v.mean(-2, keepdim=True).expand_as(v), atol=1e-6)
 

@@ -8,7 +8,7 @@ import pytest
 from builders.results import passed
 
 from pike_hpc.cli.baselines_plan import Entry
-from pike_hpc.cli.told_judge import Progress, ToldJudge
+from pike_hpc.cli.judging_progress import Progress, ToldJudge
 from pike_hpc.records import EvalRequest, Task
 
 ENTRIES = {
