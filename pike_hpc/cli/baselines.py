@@ -28,7 +28,7 @@ from pike_hpc.cli.tasks import add_task_options, chosen_from
 from pike_hpc.evaluate.device import Device
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.mailbox import MemoryMailbox
-from pike_hpc.records import EvalResult
+from pike_hpc.records import EvalRequest, EvalResult
 from pike_hpc.tasks import Chosen
 from pike_hpc.worker import Stop, WorkerOptions, run_worker
 
@@ -97,22 +97,14 @@ def judge_all(
         UsageError: no torch here, or the engine does not work here.
         TryAgainLater: other processes judge on every GPU.
     """
-    mailbox, asked, declined = MemoryMailbox(), {}, {}
-    for number, entry in enumerate(entries):
-        if entry.source is None:
-            declined[number] = entry
-            continue
-        try:
-            request = request_from(options, entry.task, entry.source, device)
-        except ValueError as error:  # too large beside its task
-            declined[number] = entry.refused(str(error))
-        else:
-            mailbox.put(request)
-            asked[number] = request.request_id
+    requests, declined = _requests(entries, options, device)
+    mailbox = MemoryMailbox()
+    for request in requests.values():
+        mailbox.put(request)
     progress = Progress(log, len(entries))
     for entry in declined.values():
         progress.end(progress.begin(entry), said(row(entry)))
-    judged = {request_id: entries[number] for number, request_id in asked.items()}
+    judged = {request.request_id: entries[number] for number, request in requests.items()}
     kept = StockVerdicts(toolchain=judging_toolchain(options.engine, options.image))
     verdicts: dict[str, EvalResult] = {}
 
@@ -122,25 +114,38 @@ def judge_all(
             kept.keep(result)
 
     settings = WorkerOptions(worker_id="baselines", max_idle_s=_IDLE_S, expected_s=0.0)
-    opened = False
-    try:
-        with (
-            sigterm_as_ctrl_c(),
-            open_judges(device, options.engine, image=options.image) as judges,
-        ):
-            opened, progress.alone = True, len(judges) == 1
-            told = [ToldJudge(judge, progress, judged, keep) for judge in judges]
+    with sigterm_as_ctrl_c(), open_judges(device, options.engine, image=options.image) as judges:
+        progress.alone = len(judges) == 1
+        told = [ToldJudge(judge, progress, judged, keep) for judge in judges]
+        try:
             run_worker(mailbox, told, settings, preparer=judges[0], stop=Stop())
-    finally:
-        # Of a judge that was lost the worker speaks; what it had no time to commit we have.
-        verdicts = {**mailbox.results(list(judged)), **verdicts}
-        for number, entry in enumerate(entries) if opened else ():
-            result = verdicts.get(asked.get(number, ""))
-            if result is not None and entry.file is not None:
-                stock = kept.look(entry.task, device.kind, result.environment)
-                result = stock.beside(result)
-            if result is not None or number in declined:
-                rows.append(row(declined.get(number, entry), result))
+        finally:
+            # Of a judge that was lost the worker speaks; what it had no time to commit we have.
+            verdicts = {**mailbox.results(list(judged)), **verdicts}
+            for number, entry in enumerate(entries):
+                if number in declined:
+                    rows.append(row(declined[number]))
+                elif result := verdicts.get(requests[number].request_id):
+                    if entry.file is not None:
+                        stock = kept.look(entry.task, device.kind, result.environment)
+                        result = stock.beside(result)
+                    rows.append(row(entry, result))
+
+
+def _requests(
+    entries: Sequence[Entry], options: argparse.Namespace, device: Device
+) -> tuple[dict[int, EvalRequest], dict[int, Entry]]:
+    """What to ask, and what can't be asked and says why, by the place in `entries`."""
+    requests, declined = {}, {}
+    for number, entry in enumerate(entries):
+        if entry.source is None:
+            declined[number] = entry
+            continue
+        try:
+            requests[number] = request_from(options, entry.task, entry.source, device)
+        except ValueError as error:  # too large beside its task
+            declined[number] = entry.refused(str(error))
+    return requests, declined
 
 
 def _announce(
