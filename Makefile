@@ -89,6 +89,7 @@ bench: setup-dev ## Measure judge and mailbox here, figures to OUT=docs: [GPUS=]
 	@$(BENCH)/memory.py --seconds 480 --out "$(OUT)"
 	@$(BENCH)/throughput.py --gpus $(GPUS) --out "$(OUT)"
 	@$(BENCH)/agreement.py --out "$(OUT)"
+	@$(BENCH)/identity.py --out "$(OUT)"
 	@$(BENCH)/mailbox.py --out "$(OUT)"
 	@$(BENCH)/agent_tick.py --out "$(OUT)"
 

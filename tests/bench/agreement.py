@@ -6,7 +6,8 @@
 Honest programs whose reference takes more than a millisecond on CUDA. Each is judged N times in the
 lanes of a GPU; it and the reference are timed by turns in plain processes of their own with
 triton.testing.do_bench (on a CPU, as medians). An interval is right where it holds the median of
-all repeats' speedups. A program has one GPU; with --gpus above 1 several are measured at a time.
+all repeats' speedups. The programs of a task share a GPU and its judges, which set the task up
+once; with --gpus above 1 several tasks are measured at a time.
 A run that a time limit ended goes on with --go-on: what DIR has of this code, day and kind of card
 with all repeats stands.
 """
@@ -14,6 +15,7 @@ with all repeats stands.
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -22,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -141,8 +144,8 @@ def _asked(process):
 
 
 def judged(judges, request, repeats, until):
-    """Timings of so many verdicts, and what went wrong. Lanes take turns, as in a worker."""
-    turns, timings, wrong = iter(range(repeats)), [], []
+    """So many verdicts with a timing, and what went wrong. Lanes take turns, as in a worker."""
+    turns, results, wrong = iter(range(repeats)), [], []
 
     def in_lane(judge):
         while time.monotonic() < until and next(turns, None) is not None:
@@ -154,59 +157,75 @@ def judged(judges, request, repeats, until):
             if result.timing is None:
                 wrong.append(f"{result.status}: {result.message}"[:300])
             else:
-                timings.append(result.timing)
+                results.append(result)
 
     with ThreadPoolExecutor(len(judges)) as pool:
         list(pool.map(in_lane, judges))
-    return timings, wrong
+    return results, wrong
 
 
-def row(program, timings, wrong, turns):
+def row(program, results, wrong, turns):
     """One line of the table."""
-    found = {"task": program.task, "program": program.name, "kind": program.kind, "wrong": wrong}
     outside = statistics.median(reference / other for reference, other in turns)
-    found["do_bench_ms"] = [round(statistics.median(each), 4) for each in zip(*turns, strict=True)]
-    found["do_bench_speedup"] = round(outside, 4)
-    if not timings:
+    found = {
+        "task": program.task,
+        "program": program.name,
+        "kind": program.kind,
+        "wrong": wrong,
+        "do_bench_ms": [round(statistics.median(each), 4) for each in zip(*turns, strict=True)],
+        "do_bench_speedup": round(outside, 4),
+    }
+    if not results:
         return found
-    speedups = [t.speedup for t in timings]
-    pooled = statistics.median(speedups)
-    spread = statistics.pstdev(map(math.log, speedups))
-    inside = sum(t.ci95[0] <= pooled <= t.ci95[1] for t in timings)
+    repeated = repeats_of([result.timing for result in results])
+    pooled, inside = repeated["pooled_speedup"], repeated["inside"]
     return {
         **found,
+        **repeated,
+        "over_do_bench": round(pooled / outside, 4),
+        "enough_inside": inside >= INSIDE * len(results),
+    }
+
+
+def repeats_of(timings):
+    """What timings of one program say together; `inside`: intervals that hold the median."""
+    speedups = [t.speedup for t in timings]
+    pooled = statistics.median(speedups)
+    return {
         "repeats": len(timings),
         "reference_ms": round(statistics.median(t.reference_ms for t in timings), 4),
         "candidate_ms": round(statistics.median(t.candidate_ms for t in timings), 4),
         "pooled_speedup": round(pooled, 4),
-        "over_do_bench": round(pooled / outside, 4),
-        "spread_of_repeats": round(spread, 4),
+        "spread_of_repeats": round(statistics.pstdev(map(math.log, speedups)), 4),
         "half_width": round(
             statistics.median((t.ci95[1] - t.ci95[0]) / (2 * t.speedup) for t in timings), 4
         ),
-        "inside": inside,
-        "enough_inside": inside >= INSIDE * len(timings),
+        "inside": sum(t.ci95[0] <= pooled <= t.ci95[1] for t in timings),
         "speedups": [[round(x, 4) for x in (t.speedup, *t.ci95)] for t in timings],
     }
 
 
-def measured(device, program, repeats, seconds):
-    """The row of one program, on the one GPU that `device` has."""
-    task = find_task(program.task)
-    source = program.make(1)
-    request = EvalRequest(
+def measured(device, programs, repeats, seconds, keep):
+    """Gives `keep` the row of each program of one task, on the one GPU that `device` has."""
+    task = find_task(programs[0].task)
+    sources = [program.make(1) for program in programs]
+    outside = [plain(task, source, device) for source in sources]
+    with open_judges(device, "auto") as judges:
+        for program, source, turns in zip(programs, sources, outside, strict=True):
+            request = asking(device, task, source)
+            results, wrong = judged(judges, request, repeats, time.monotonic() + seconds)
+            keep({**row(program, results, wrong, turns), "lanes": len(judges)})
+
+
+def asking(device, task, source):
+    """The request for a verdict on one program."""
+    return EvalRequest(
         task=task,
         candidate_source=source,
         device_kind=device.kind,
         image_digest=image_digest(),
         timeout_s=TIMEOUT_S,
     )
-    turns = plain(task, source, device)
-    with open_judges(device, "auto") as judges:
-        timings, wrong = judged(judges, request, repeats, time.monotonic() + seconds)
-    found = {**row(program, timings, wrong, turns), "lanes": len(judges)}
-    sys.stderr.write(json.dumps(found) + "\n")
-    return found
 
 
 def standing(document, out, repeats):
@@ -241,19 +260,6 @@ def main():
         words.error(f"--gpus {asked.gpus}: there are {len(device.gpus)} ({device.why})")
     wanted = WANTED[device.torch_device]
     chosen = [p for p in PROGRAMS if (p.task, p.name, p.kind) in wanted and p.expected == PASS]
-    cpus = os.sched_getaffinity(0)
-    free = queue.SimpleQueue()
-    for number, share in enumerate(divide_cpus(cpus, asked.gpus, physical_cores(cpus))):
-        free.put((dataclasses.replace(device, gpus=device.gpus[number : number + 1]), share))
-
-    def on_a_free_gpu(program):
-        mine, share = place = free.get()
-        os.sched_setaffinity(0, share)  # of this thread and of whatever it starts
-        try:
-            return measured(mine, program, asked.repeats, asked.seconds)
-        finally:
-            free.put(place)
-
     document = {
         **stamp.stamp("agreement", MODULES, device.torch_device),
         "plain": "triton.testing.do_bench" if device.torch_device == "cuda" else "medians",
@@ -261,13 +267,31 @@ def main():
         "rows": [],
     }
     rows = standing(document, asked.out, asked.repeats) if asked.go_on else {}
+    document["rows"] = list(rows.values())
     left = [p for p in chosen if (p.task, p.name, p.kind) not in rows]
-    with ThreadPoolExecutor(asked.gpus) as pool:
-        for found in pool.map(on_a_free_gpu, left):
-            rows[named(found)] = found
-            document["rows"] = list(rows.values())
+    by_task = itertools.groupby(sorted(left, key=lambda p: p.task), key=lambda p: p.task)
+
+    def keep(found):
+        sys.stderr.write(json.dumps(found) + "\n")
+        with one_at_a_time:
+            document["rows"].append(found)
             if asked.out:  # a time limit may end this before the last program
                 stamp.write(document, asked.out)
+
+    def on_a_free_gpu(programs):
+        mine, share = place = free.get()
+        os.sched_setaffinity(0, share)  # of this thread and of whatever it starts
+        try:
+            measured(mine, programs, asked.repeats, asked.seconds, keep)
+        finally:
+            free.put(place)
+
+    one_at_a_time, free = threading.Lock(), queue.SimpleQueue()
+    cpus = os.sched_getaffinity(0)
+    for number, share in enumerate(divide_cpus(cpus, asked.gpus, physical_cores(cpus))):
+        free.put((dataclasses.replace(device, gpus=device.gpus[number : number + 1]), share))
+    with ThreadPoolExecutor(asked.gpus) as pool:
+        list(pool.map(on_a_free_gpu, [list(programs) for _, programs in by_task]))
     if asked.out is None:
         stamp.write(document, None)
     stamp.check(document, FIGURES)

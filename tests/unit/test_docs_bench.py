@@ -24,8 +24,9 @@ MEASURED = sorted((ROOT / "docs").glob("bench-*.json"))
 ALSO = {
     "soak": ("memory", "MODULES"),
     "cluster_soak_judged": ("cluster_soak", "JUDGED_MODULES"),
+    "identity": ("agreement", "MODULES"),
 }
-"""Documents that another script writes, and what it calls the modules that they are of."""
+"""Documents of modules that another script names, and what it calls them."""
 
 
 def modules_of(bench: str) -> tuple[str, ...] | None:
@@ -35,7 +36,7 @@ def modules_of(bench: str) -> tuple[str, ...] | None:
 
 def figures_of(bench: str) -> dict[str, str] | None:
     """The figures of a document as its script names them: see `stamp.misnamed`."""
-    return constant(ALSO.get(bench, (bench, ""))[0], "FIGURES")
+    return constant(bench if bench in SCRIPTS else ALSO[bench][0], "FIGURES")
 
 
 def constant(name: str, variable: str):
