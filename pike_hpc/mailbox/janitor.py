@@ -63,11 +63,11 @@ class Janitor:
     def _is_orphan(
         self, hold: Hold, beats: Collection[str], lost: Collection[str], stale_s: float
     ) -> bool:
-        # Looked at even where the holder beats, so that the time counts from the first sight.
-        still_s = self._stillness.still_s(f"claim {hold.name}", 0)
-        if hold.holder in beats:
-            return hold.holder in lost
-        return still_s >= stale_s
+        # The time counts from the first of the looks in a row that found no beat. One look proves
+        # nothing: an NFS client may lose sight of a beat that is being replaced.
+        beats_here = hold.holder in beats
+        missed_s = self._stillness.still_s(f"claim {hold.name}", int(beats_here))
+        return hold.holder in lost if beats_here else missed_s >= stale_s
 
     def _recover(self, hold: Hold) -> bool:
         ticket = hold.ticket

@@ -191,10 +191,10 @@ class MemoryMailbox:
             return moved
 
     def _is_orphan(self, entry: _Entry, lost: set[str], stale_s: float) -> bool:
-        still_s = self._stillness.still_s(entry.token, int(entry.judging))
-        if entry.worker_id in self._beats:
-            return entry.worker_id in lost
-        return still_s >= stale_s
+        beats_here = entry.worker_id in self._beats
+        # As in a folder, where judging gives a claim another name.
+        missed_s = self._stillness.still_s(entry.token, 2 * entry.judging + beats_here)
+        return entry.worker_id in lost if beats_here else missed_s >= stale_s
 
     def _recover(self, entry: _Entry) -> bool:
         if entry.judging and entry.attempt >= self._max_attempts:

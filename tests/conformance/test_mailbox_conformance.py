@@ -413,6 +413,24 @@ def test_a_claim_of_a_worker_that_never_beat_goes_stale(open_mailbox, clock):
     assert agent.requeue_lost(stale_s=60, is_alive=lambda b: True) == 1
 
 
+def test_a_claim_left_by_a_worker_that_retired_goes_stale_from_then_on(open_mailbox, clock):
+    worker, agent = open_mailbox(), open_mailbox()
+    agent.put(request(1))
+    worker.beat(beat("w", 0))
+    claim = take(worker)
+    assert worker.judging(claim)
+    for counter in range(1, 9):
+        worker.beat(beat("w", counter))
+        assert sweep(agent) == 0
+        clock.now_s += 15
+    worker.retire("w")
+    assert sweep(agent) == 0
+    clock.now_s += 59
+    assert sweep(agent) == 0
+    clock.now_s += 2
+    assert sweep(agent) == 1
+
+
 def test_workers_are_seen_until_they_retire(open_mailbox):
     reader, writer = open_mailbox(), open_mailbox()
     full = dataclasses.replace(
