@@ -1,7 +1,7 @@
 """Recovery: claims of dead workers go back into the queue, or to the dead.
 
-Any idle worker and any agent may run it at any time. A lock elects one; since every move is a
-rename that only one can win, two at once do no harm, and after a killed holder of a lock that
+Every worker runs it now and then, idle or busy; agents don't. A lock elects one; since every move
+is a rename that only one can win, two at once do no harm, and after a killed holder of a lock that
 outlives it the others go on once it stood still for as long as a dead worker.
 """
 
@@ -16,7 +16,7 @@ from pike_hpc.mailbox.leases import Leases
 from pike_hpc.mailbox.lost import Stillness, lost_result
 from pike_hpc.mailbox.protocol import JobsRun, Liveness
 from pike_hpc.mailbox.store import Store
-from pike_hpc.records import CodecError
+from pike_hpc.records import CodecError, PikeError
 
 _TMP_KEEP_S = 3600.0
 """A file in tmp/ is renamed away within milliseconds; after an hour its writer is dead."""
@@ -35,11 +35,21 @@ class Janitor:
 
     def requeue_lost(self, *, stale_s: float, is_alive: Liveness) -> int:
         """As in the Mailbox protocol."""
+        self._require_room()
         with self._store.locked("janitor", 0) as elected:
             blocked_s = self._stillness.still_s("lock", int(elected))
             if not elected and blocked_s < stale_s:
                 return 0
             return self._sweep(stale_s, is_alive)
+
+    def _require_room(self) -> None:
+        """Where nobody can write, nobody beats: who stands still then is not dead for that."""
+        try:
+            self._store.try_room()
+        except PikeError:
+            self._stillness.forget()
+            self._leases.forget()
+            raise
 
     def _sweep(self, stale_s: float, is_alive: Liveness) -> int:
         beats = self._store.beats.all()

@@ -74,6 +74,10 @@ class Leases:
                 lost.add(holder)
         return lost
 
+    def forget(self) -> None:
+        """Stillness seen so far proves nothing: nobody could beat."""
+        self._stillness.forget()
+
     def _jobs(self, jobs: Collection[str], stale_s: float) -> Mapping[str, bool | None]:
         if self._ask is None:
             return {}

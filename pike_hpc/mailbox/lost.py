@@ -33,6 +33,10 @@ class Stillness:
         """Forget all others: they are gone."""
         self._seen = {n: v for n, v in self._seen.items() if n in names}
 
+    def forget(self) -> None:
+        """Count anew from the next sight of each."""
+        self._seen = {}
+
 
 def lost_result(request: EvalRequest, attempts: int) -> EvalResult:
     """The dead letter's verdict."""

@@ -37,6 +37,9 @@ R = TypeVar("R")
 _LOCK_WAIT_S = 2.0
 """Longer than any batch scan; a holder beyond it is stopped or dead, and we go on without."""
 
+_ROOM_BYTES = 64 * 1024
+"""More than a beat, and than a file system's last free block: where this fits, beats do."""
+
 _PATHS = 256
 """Kept of each folder: more than one worker holds at a time."""
 
@@ -125,6 +128,10 @@ class Store:
         path = self.tmp_path()
         self.files.write_new(path, data)
         return path
+
+    def try_room(self) -> None:
+        """Write what is removed again. Raises TryAgainLater where the file system takes nothing."""
+        remove_own(self.files, self.write_tmp(bytes(_ROOM_BYTES)))
 
     def enqueue(self, requests: Mapping[str, EvalRequest]) -> None:
         """Give requests (by id) their places at the end of the queue, durably, in their order."""

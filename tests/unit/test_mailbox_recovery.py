@@ -7,7 +7,7 @@ import pytest
 
 from pike_hpc.mailbox import FileMailbox, WorkerBeat
 from pike_hpc.mailbox.files import Files, explained
-from pike_hpc.records import EvalRequest, Task
+from pike_hpc.records import EvalRequest, PikeError, Task, TryAgainLater
 
 CPU = frozenset({"cpu"})
 STALE_S = 60.0
@@ -75,4 +75,45 @@ def test_a_beat_that_stays_unreadable_keeps_no_claim(tmp_path):
     assert [observer.sweep() for _ in range(20)] == [0] * 20
     (path,) = (tmp_path / "workers").iterdir()
     path.write_text("{")
+    assert [observer.sweep(beats=False) for _ in range(5)] == [0, 0, 0, 0, 1]
+
+
+class Full(Files):
+    """A disk on which no byte is left, or what else keeps all from writing."""
+
+    code = 0
+
+    def write_new(self, path, data, *, durable=True):
+        if self.code and data:
+            with explained(path):
+                raise OSError(self.code, os.strerror(self.code))
+        super().write_new(path, data, durable=durable)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("lock", ["flock", "claims"])
+def test_where_nobody_can_write_nobody_is_lost_and_time_counts_anew_from_then(tmp_path, code, lock):
+    FileMailbox(tmp_path, lock=lock)
+    files = Full()
+    observer = Observer(tmp_path, files)
+    assert [observer.sweep() for _ in range(3)] == [0, 0, 0]
+    files.code = code
+    for _ in range(40):  # ten minutes
+        with pytest.raises(PikeError):
+            observer.sweep(beats=False)
+    files.code = 0
+    assert [observer.sweep(beats=False) for _ in range(5)] == [0, 0, 0, 0, 1], "a minute without"
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_claim_without_a_beat_counts_anew_too(tmp_path):
+    files = Full()
+    observer = Observer(tmp_path, files)
+    (path,) = (tmp_path / "workers").iterdir()
+    path.unlink()
+    assert observer.sweep(beats=False) == 0
+    files.code = errno.ENOSPC
+    with pytest.raises(TryAgainLater, match="no space left"):
+        observer.sweep(after_s=100, beats=False)
+    files.code = 0
     assert [observer.sweep(beats=False) for _ in range(5)] == [0, 0, 0, 0, 1]
