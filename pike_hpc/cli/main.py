@@ -11,11 +11,13 @@ import errno
 import importlib
 import logging
 import os
+import select
 import sys
 from collections.abc import Sequence
 
 import pike_hpc
 from pike_hpc.cli.plain import speak_plainly
+from pike_hpc.machine import FULL, OUTAGE
 from pike_hpc.records import PikeError
 
 COMMANDS = {
@@ -33,9 +35,6 @@ COMMANDS = {
     "doctor": "try everything a run needs here, say what to fix",
     "config": "the resolved configuration and where each value came from",
 }
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Disk or quota is full: what was done so far stands, and the same command goes on."""
-
 _MODULES = {"resume": "submit", "cancel": "submit"}
 
 
@@ -61,14 +60,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("pike-hpc: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:
-        if error.filename is None and error.errno not in _FULL:
+        if error.errno == errno.EPIPE and _reader_left():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        if error.filename is None and error.errno not in FULL | OUTAGE:
             raise
         return _explain(error)
     return code
+
+
+def _reader_left() -> bool:
+    """Whether stdout is a pipe that nobody reads any more, as before `| head`.
+
+    A BrokenPipeError alone doesn't tell: a file system may say so, and another program's pipe.
+    """
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
 
 
 def _refuse_empty(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -84,13 +96,17 @@ def _refuse_empty(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
 
 def _explain(error: OSError) -> int:
     """One message for a file or folder that this machine does not let us have."""
-    full = error.errno in _FULL
-    fix = "free some space, then run the same command" if full else "name another file or folder"
+    code, fix = 2, "name another file or folder"
+    # What was done so far stands, and the same command goes on.
+    if error.errno in FULL:
+        code, fix = 75, "free some space, then run the same command"
+    elif error.errno in OUTAGE:
+        code, fix = 75, "the file system fails: once it answers again, run the same command"
     print(f"pike-hpc: {error.strerror or error}", file=sys.stderr)
     if error.filename is not None:
         print(f"  where: {error.filename}", file=sys.stderr)
     print(f"  next:  {fix}", file=sys.stderr)
-    return 75 if full else 2
+    return code
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ Standard library only. Knows nothing of runs: journal, mailbox and their locks a
 
 from pike_hpc.machine.ask import Answer, ask, buried, end_group
 from pike_hpc.machine.cores import divide_cpus, physical_cores
+from pike_hpc.machine.failures import FULL, OUTAGE
 from pike_hpc.machine.folder import remove_tree, sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
@@ -21,7 +22,9 @@ from pike_hpc.machine.process import (
 from pike_hpc.machine.stop import Stop, stop_on_signals
 
 __all__ = [
+    "FULL",
     "MOUNT_TABLE",
+    "OUTAGE",
     "Answer",
     "Mount",
     "Stop",

@@ -316,7 +316,10 @@ class FileMailbox:
         if self.shared and now_s < self._open_until_s:
             return False
         self._open_until_s = now_s + SHARED_CLOSED_S
-        return self._files.exists(self.root / CLOSED_FILE)
+        # A file system that doesn't answer has not said so: it is asked again.
+        with suppress(TryAgainLater):
+            return self._files.exists(self.root / CLOSED_FILE)
+        return False
 
     def _remove(self, path: Path) -> None:
         with suppress(Gone):

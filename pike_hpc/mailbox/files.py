@@ -1,9 +1,10 @@
 """The few operations on files that a mailbox is made of, each one step that a kill may end at.
 
 Errors have three meanings here: `Gone` (it isn't there; NFS says ESTALE for the same thing seen
-from another client), TryAgainLater (disk full, input/output error, ESTALE for a name that is
-there), UsageError (not allowed). FileExistsError and IsADirectoryError pass: their callers decide
-by them. Tests pass a subclass that dies at the n-th step.
+from another client), UsageError (not allowed), and TryAgainLater for a full disk, for ESTALE of a
+name that is there, and for whatever else a file system may say: what is not known to last must not
+cost a verdict. What tells that a name is taken or no file's passes, and of a move that it isn't
+supported: their callers decide by it. Tests pass a subclass that dies at the n-th step.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pike_hpc.machine import sync_folder
+from pike_hpc.machine import FULL, sync_folder
 from pike_hpc.records import PikeError, TryAgainLater, UsageError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_TRANSIENT = {errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EMFILE, errno.ENFILE}
-_TRANSIENT |= {errno.EINTR, errno.ENOLCK, errno.ENOMEM, errno.EHOSTDOWN, errno.ENOTCONN}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NO_FILE = frozenset(
+    {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY}
+    | {errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG}
+)
+"""Something else lies at a name than the file that it would be of."""
+_UNSUPPORTED = frozenset(
+    {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, 524}
+)
+"""A file system that can't link, or not rename without replacing; 524 is the kernel's ENOTSUPP."""
 _RENAME_NOREPLACE = 1
 _AT_FDCWD = -100
 _READ_BYTES = 1 << 16
@@ -36,6 +43,8 @@ class explained:  # noqa: N801  # used as a statement's word; a generator costs 
     """Give an OSError its meaning for a mailbox."""
 
     __slots__ = ("path",)
+    passes = _NO_FILE
+    """What the callers decide by."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,44 +56,44 @@ class explained:  # noqa: N801  # used as a statement's word; a generator costs 
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         """Raises what the error means."""
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno not in self.passes:
             raise _meaning(error, self.path) from error
 
 
-def _meaning(error: OSError, path: Path) -> BaseException:
-    code, text, where = error.errno, error.strerror, repr(str(path))
+def _meaning(error: OSError, path: Path) -> Exception:
+    code, text, where = error.errno, error.strerror or str(error), repr(str(path))
     if code in (errno.ENOENT, errno.ESTALE):
         return Gone(str(path))
-    if code in _FULL:
+    if code in FULL:
         return TryAgainLater(
             f"no space left for the mailbox ({text})",
             where=where,
             fix="free space or quota there; workers and agents go on by themselves",
         )
-    if code in _TRANSIENT:
-        return TryAgainLater(f"the mailbox's file system does not answer ({text})", where=where)
     if code in _REFUSED:
         return UsageError(
             f"the mailbox may not be used ({text})",
             where=where,
             fix="make the run folder writable for this user, or choose another with --run",
         )
-    return error
+    return TryAgainLater(f"the mailbox's file system does not answer ({text})", where=where)
 
 
 class explained_move(explained):  # noqa: N801  # as above
     """`explained` for what gives or takes a name: Gone only when the path really isn't there."""
 
     __slots__ = ()
+    passes = _NO_FILE | _UNSUPPORTED
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         """Raises what the error means."""
-        if isinstance(error, OSError):
-            if error.errno == errno.ESTALE and os.path.lexists(self.path):
-                error = OSError(errno.EAGAIN, os.strerror(errno.ESTALE))
-            raise _meaning(error, self.path) from error
+        stale = isinstance(error, OSError) and error.errno == errno.ESTALE
+        if stale and os.path.lexists(self.path):
+            said = OSError(errno.EAGAIN, os.strerror(errno.ESTALE))
+            raise _meaning(said, self.path) from error
+        super().__exit__(kind, error, trace)
 
 
 @contextmanager
@@ -181,8 +190,16 @@ class Files:
                 os.close(fd)
 
     def exists(self, path: Path) -> bool:
-        """Whether the name is there, as far as this client can see."""
-        return os.path.lexists(path)
+        """Whether the name is there, as far as this client can see.
+
+        Unlike `os.path.lexists`, which takes a server that doesn't answer for a name that isn't.
+        """
+        try:
+            with explained(path):
+                os.lstat(path)
+        except (Gone, NotADirectoryError):
+            return False
+        return True
 
     def names(self, folder: Path) -> list[str]:
         """Sorted names, without hidden ones: NFS leaves `.nfsXXXX` for unlinked open files."""

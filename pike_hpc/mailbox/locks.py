@@ -33,7 +33,7 @@ from pike_hpc.mailbox.files import explained
 _NOT_COHERENT = re.compile(r"nfs|cifs|smb|9p|fuse|dvs|afs|ceph")
 """File systems on which flock may exclude on one host only, or was seen to overlap."""
 
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, 524})
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, 524})
 """What a client says that knows no locks: 524, the kernel's own ENOTSUPP, where a server forwards
 the file system, as DVS does."""
 

@@ -66,6 +66,14 @@ class FaultyFiles(MortalFiles):
         self._may_fail("read", explained(path), lambda: found.append(read(path)))
         return found[0]
 
+    def exists(self, path: Path) -> bool:
+        if self._fault != "EIO":
+            return super().exists(path)
+        found: list[bool] = []
+        exists = super().exists
+        self._may_fail("exists", explained(path), lambda: found.append(exists(path)))
+        return found[0]
+
     def rename(self, source: Path, target: Path) -> None:
         do = super().rename
         self._may_fail("rename", explained_move(source), lambda: do(source, target))
