@@ -7,14 +7,13 @@ knows nothing of quotas. Who waits leaves an empty file as a mark, which takes n
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from pike_hpc.machine import FULL
 
 _PROBE_BYTES = 64 * 1024
 """The next few events of a journal, and more than a file system's last free block."""
@@ -30,7 +29,7 @@ _SAID = "no space left for the run: workers and agents go on once there is some"
 
 def tells_of_no_room(message: str) -> bool:
     """Whether an explained error came of a full disk or a used-up quota."""
-    return any(os.strerror(code) in message for code in _FULL)
+    return any(os.strerror(code) in message for code in FULL)
 
 
 def await_room(run_dir: Path, waiting: Callable[[], bool], sleep: Callable[[float], None]) -> bool:
@@ -65,7 +64,7 @@ def _has_room(run_dir: Path) -> bool:
             taken = file.write(bytes(_PROBE_BYTES))
             os.fsync(file.fileno())
     except OSError as error:
-        return error.errno not in _FULL
+        return error.errno not in FULL
     finally:
         with contextlib.suppress(OSError):
             probe.unlink()

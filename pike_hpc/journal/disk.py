@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from pike_hpc.machine import sync_folder
+from pike_hpc.machine import FULL, sync_folder
 from pike_hpc.records import PikeError, TryAgainLater, UsageError
 
 
@@ -102,7 +102,7 @@ def write_all(disk: Disk, fd: int, data: bytes, offset: int) -> None:
 def explain(error: OSError, path: Path, doing: str) -> PikeError:
     """The message a person needs for a failed disk operation; `doing` such as "write"."""
     reason = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return TryAgainLater(
             f"cannot {doing}: {reason}",
             where=str(path),
