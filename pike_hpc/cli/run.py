@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import socket
 import time
@@ -20,7 +21,7 @@ from pike_hpc.tasks import Suite, load_suite, parse_range, select
 from pike_hpc.tasks.source import check_overrides
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Run:
     """An existing run folder."""
 
@@ -67,9 +68,9 @@ class Run:
         """What its verdicts hold for; decided when the run was made."""
         return self.resolved.workflow.evaluate.devices[0]
 
-    @property
+    @functools.cached_property
     def mailbox(self) -> FileMailbox:
-        """Its mailbox, made where missing."""
+        """Its mailbox, made where missing: one for all looks, so the class has no slots."""
         asked = slurm.still_run if self.resolved.site.scheduler == "slurm" else None
         shards = self.resolved.site.mailbox.shards
         return FileMailbox(self.dir / "mailbox", jobs=asked, shards=shards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,8 +18,6 @@ class Beats:
 
     def __init__(self, root: Path, files: Files, tmp_path: Callable[[], Path]) -> None:
         self._root, self._files, self._tmp_path = root, files, tmp_path
-        # One name for good: a file touched anew for each question would be one more to sweep.
-        self._probe = tmp_path()
 
     def write(self, holder: str, beat: WorkerBeat) -> None:
         """Replace a sign of life."""
@@ -34,10 +32,14 @@ class Beats:
                 beats[name.removesuffix(".json")] = from_json(WorkerBeat, data)
         return beats
 
-    def age_s(self, holder: str) -> float:
-        """Seconds since a worker's last beat by the file server's clock. Raises Gone."""
-        now_s = self._files.server_now_s(self._probe)
-        return max(0.0, now_s - self._files.modified_s(self._path(holder)))
+    def ages_s(self, holders: Collection[str]) -> dict[str, float]:
+        """Seconds since their last beats by the file server's clock, of those that still beat."""
+        now_s = self._files.server_now_s(self._tmp_path()) if holders else 0.0
+        ages = {}
+        for holder in holders:
+            with suppress(Gone):
+                ages[holder] = max(0.0, now_s - self._files.modified_s(self._path(holder)))
+        return ages
 
     def remove(self, holder: str) -> None:
         """Take a sign of life away."""

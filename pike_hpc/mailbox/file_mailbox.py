@@ -268,10 +268,9 @@ class FileMailbox:
 
     def workers(self) -> tuple[SeenWorker, ...]:
         """Every worker that beats and has not retired, by id, with the age of its beat."""
-        seen = []
-        for holder, beat in self._store.beats.all().items():
-            with suppress(Gone):
-                seen.append(SeenWorker(beat, self._store.beats.age_s(holder)))
+        beats = self._store.beats.all()
+        ages_s = self._store.beats.ages_s(beats)
+        seen = [SeenWorker(beats[holder], age_s) for holder, age_s in ages_s.items()]
         return tuple(sorted(seen, key=lambda s: (s.beat.worker_id, s.age_s)))
 
     def retire(self, worker_id: str) -> None:

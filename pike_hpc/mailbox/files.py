@@ -212,9 +212,12 @@ class Files:
             return path.stat().st_mtime
 
     def server_now_s(self, probe: Path) -> float:
-        """The file server's own time, read off a file touched now; ours when that fails."""
+        """The file server's own time, read off a file touched for it; ours when that fails."""
         try:
             probe.touch()
             return probe.stat().st_mtime
         except OSError:
             return time.time()
+        finally:
+            with suppress(OSError):
+                probe.unlink()
