@@ -33,7 +33,7 @@ from pike_hpc.journal.holder import (
     this_process,
     write_holder,
 )
-from pike_hpc.machine import mount_of, mount_table
+from pike_hpc.machine import flock_reaches_all, mount_of, mount_table
 from pike_hpc.records import TryAgainLater, UsageError
 
 _NOTE = ".kind"
@@ -162,19 +162,8 @@ def choose_lock(folder: Path, mounts: str) -> LockKind:
 
     mounts is the text of /proc/self/mountinfo. Raises OSError when folder takes no file.
     """
-    if _is_node_local(folder.resolve(), mounts) or not _flock_excludes(folder):
-        return LockKind.CLAIMS
-    return LockKind.FLOCK
-
-
-def _is_node_local(folder: Path, mounts: str) -> bool:
-    """True where the mount answers flock on a shared file system without telling the server."""
-    mount = mount_of(folder, mounts)
-    if mount.kind == "lustre":
-        return "flock" not in mount.options
-    if mount.kind.startswith("nfs"):
-        return bool(mount.options & {"nolock", "local_lock=flock", "local_lock=all"})
-    return False
+    reaches = flock_reaches_all(mount_of(folder.resolve(), mounts))
+    return LockKind.FLOCK if reaches and _flock_excludes(folder) else LockKind.CLAIMS
 
 
 def _flock_excludes(folder: Path) -> bool:

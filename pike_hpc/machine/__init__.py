@@ -6,6 +6,7 @@ Standard library only. Knows nothing of runs: journal, mailbox and their locks a
 from pike_hpc.machine.ask import Answer, ask, buried, end_group
 from pike_hpc.machine.cores import divide_cpus, physical_cores
 from pike_hpc.machine.failures import FULL, OUTAGE
+from pike_hpc.machine.flock import flock_reaches_all
 from pike_hpc.machine.folder import remove_tree, sync_folder
 from pike_hpc.machine.memory import available_memory_bytes
 from pike_hpc.machine.mounts import MOUNT_TABLE, Mount, mount_of, mount_table
@@ -36,6 +37,7 @@ __all__ = [
     "buried",
     "divide_cpus",
     "end_group",
+    "flock_reaches_all",
     "is_that",
     "mount_of",
     "mount_table",

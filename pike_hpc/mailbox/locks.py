@@ -5,15 +5,14 @@ contention, so waiting for one is bounded and ends in going on without it. The k
 into the FORMAT file, because two kinds on one path exclude nothing.
 
 - `flock`: filelock's UnixFileLock, never its silent fall-back to a breakable marker. The kernel
-  releases it when the holder is killed. Local disks, GPFS, Lustre mounted with `flock`.
-- `claims`: filelock's StrictSoftFileLock, for NFS and for Lustre without `flock`. It outlives a
-  killed holder; then everyone waits the bound and goes on.
+  releases it when the holder is killed. Local disks, GPFS, CephFS, Lustre mounted with `flock`.
+- `claims`: filelock's StrictSoftFileLock, for NFS and wherever flock may not reach other machines.
+  It outlives a killed holder; then everyone waits the bound and goes on.
 """
 
 from __future__ import annotations
 
 import errno
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,11 +26,8 @@ from filelock import (
     UnixFileLock,
 )
 
-from pike_hpc.machine import MOUNT_TABLE, mount_of, mount_table
+from pike_hpc.machine import MOUNT_TABLE, flock_reaches_all, mount_of, mount_table
 from pike_hpc.mailbox.files import explained
-
-_NOT_COHERENT = re.compile(r"nfs|cifs|smb|9p|fuse|dvs|afs|ceph")
-"""File systems on which flock may exclude on one host only, or was seen to overlap."""
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, 524})
 """What a client says that knows no locks: 524, the kernel's own ENOTSUPP, where a server forwards
@@ -105,6 +101,6 @@ def _excludes(kind: str, path: Path) -> bool:
 
 def _coherent(folder: Path, mounts: Path) -> bool:
     mount = mount_of(folder.resolve(), mount_table(mounts))
-    if mount.kind == "lustre":
-        return "flock" in mount.options
-    return _NOT_COHERENT.search(mount.kind) is None
+    # On NFS two flocks were seen to overlap. A journal takes it there, to be free after a kill; to
+    # a mailbox, which doesn't depend on its locks, claims cost nothing.
+    return flock_reaches_all(mount) and not mount.kind.startswith("nfs")

@@ -105,6 +105,11 @@ def mount(fstype, options, point):
         ("lustre", "rw,flock,lazystatfs", LockKind.FLOCK),
         ("lustre", "rw,localflock", LockKind.CLAIMS),
         ("lustre", "rw", LockKind.CLAIMS),
+        ("gpfs", "rw", LockKind.FLOCK),
+        ("wekafs", "rw", LockKind.FLOCK),
+        ("ceph", "rw", LockKind.FLOCK),
+        *((kind, "rw", LockKind.CLAIMS) for kind in ("dvs", "fuse.sshfs", "fuse", "afs", "9p")),
+        *((kind, "rw", LockKind.CLAIMS) for kind in ("cifs", "smb3", "beegfs")),
     ],
 )
 def test_the_mount_decides(tmp_path, fstype, options, expected):

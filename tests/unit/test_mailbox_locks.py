@@ -42,6 +42,11 @@ def test_on_file_systems_that_may_not_exclude_the_lock_is_the_strict_one(tmp_pat
         ("- lustre mds:/s rw", "claims"),
         ("- xfs /dev/s rw", "flock"),
         ("- nfs server:/s rw", "claims"),
+        ("- nfs4 server:/s rw,vers=4.2", "claims"),
+        ("- gpfs s rw", "flock"),
+        ("- wekafs s rw", "flock"),
+        ("- ceph mon:/s rw", "flock"),
+        *((f"- {k} s rw", "claims") for k in ("dvs", "fuse", "afs", "9p", "cifs", "beegfs")),
     ],
 )
 def test_flock_is_used_where_it_really_excludes(tmp_path, line, kind):
