@@ -16,6 +16,7 @@ import contextlib
 import enum
 import fcntl
 import os
+import secrets
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from types import TracebackType
 from filelock import BaseFileLock, SoftFileLockProtocolError, StrictSoftFileLock, UnixFileLock
 from filelock import Timeout as LockTimeout
 
-from pike_hpc.journal.disk import explain
+from pike_hpc.journal.disk import Disk, OsDisk, explain, write_all
 from pike_hpc.journal.holder import (
     Holder,
     holder_file,
@@ -33,7 +34,7 @@ from pike_hpc.journal.holder import (
     this_process,
     write_holder,
 )
-from pike_hpc.machine import flock_reaches_all, mount_of, mount_table
+from pike_hpc.machine import FULL, OUTAGE, flock_reaches_all, mount_of, mount_table
 from pike_hpc.records import TryAgainLater, UsageError
 
 _NOTE = ".kind"
@@ -114,18 +115,19 @@ class WriterLock:
         self.release()
 
 
-def agreed(folder: Path, here: LockKind) -> LockKind:
+def agreed(folder: Path, here: LockKind, disk: Disk | None = None) -> LockKind:
     """The kind of all locks in a folder, written down by whoever takes the first.
 
     Args:
         folder: of the locks.
         here: the kind that this node would choose. Claims work on any node, flock on some.
+        disk: what it is written with; the operating system's without.
 
     Raises:
         UsageError: the others take flock, and this node can't.
     """
     noted = folder / _NOTE
-    if not noted.exists() and not _write_once(noted, here.value):
+    if not noted.exists() and not _write_once(noted, here.value, disk or OsDisk()):
         return here
     said = noted.read_text("utf-8", "replace").strip()
     if said not in {kind.value for kind in LockKind}:
@@ -143,17 +145,32 @@ def agreed(folder: Path, here: LockKind) -> LockKind:
     return kind
 
 
-def _write_once(path: Path, text: str) -> bool:
+def _write_once(path: Path, text: str, disk: Disk) -> bool:
     """Whether the file is there now, whole, by whomever. Not so on a file system without links."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as fresh:
-        fresh.write(text)
-        fresh.flush()
+    fresh = path.with_name(f"{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    fd = disk.create(fresh)
+    try:
         try:
-            os.link(fresh.name, path)
-        except FileExistsError:
-            return True
-        except OSError:
-            return False
+            write_all(disk, fd, text.encode(), 0)
+            # Before it has its name: other clients of NFS, and all after a power cut, might find
+            # the name without the text.
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        return _linked(fresh, path)
+    finally:
+        disk.unlink(fresh)
+
+
+def _linked(fresh: Path, path: Path) -> bool:
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return True
+    except OSError as error:
+        if error.errno in FULL | OUTAGE:
+            raise
+        return False
     return True
 
 

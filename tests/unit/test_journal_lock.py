@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -5,6 +6,7 @@ import sys
 import pytest
 
 from pike_hpc.journal import LockKind, WriterLock, choose_lock
+from pike_hpc.journal.disk import OsDisk
 from pike_hpc.journal.holder import read_holder
 from pike_hpc.journal.lock import agreed
 from pike_hpc.records import TryAgainLater, UsageError
@@ -140,6 +142,41 @@ def test_a_node_that_cannot_take_the_others_locks_says_so_and_what_to_type(tmp_p
     )
     assert agreed(tmp_path, LockKind.CLAIMS) is LockKind.CLAIMS
     assert agreed(tmp_path, LockKind.FLOCK) is LockKind.CLAIMS
+
+
+class Watched(OsDisk):
+    """Notes what was done before the note had its name, and may be full."""
+
+    def __init__(self, note, code=0):
+        self._note, self._code, self.before = note, code, []
+
+    def write(self, fd, data, offset):
+        if self._code:
+            raise OSError(self._code, os.strerror(self._code))
+        self.before += [] if self._note.exists() else ["write"]
+        return super().write(fd, data, offset)
+
+    def sync(self, fd):
+        self.before += [] if self._note.exists() else ["sync"]
+        super().sync(fd)
+
+    def close(self, fd):
+        self.before += [] if self._note.exists() else ["close"]
+        super().close(fd)
+
+
+def test_the_note_has_its_text_on_disk_before_it_has_its_name(tmp_path):
+    disk = Watched(tmp_path / ".kind")
+    assert agreed(tmp_path, LockKind.FLOCK, disk) is LockKind.FLOCK
+    assert disk.before == ["write", "sync", "close"]
+    assert [path.name for path in tmp_path.iterdir()] == [".kind"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_where_it_cannot_be_noted_nothing_is_agreed_nor_left_behind(tmp_path, code):
+    with pytest.raises(OSError, match=os.strerror(code)):
+        agreed(tmp_path, LockKind.FLOCK, Watched(tmp_path / ".kind", code))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_note_that_is_no_text_is_refused_with_its_place(tmp_path):
