@@ -1,25 +1,33 @@
 """The loop over tasks: give each its turn, keep few evaluations in flight, stop in order.
 
 Contract: returns when every task is finished, the wall budget or the time given is used, a
-stop is asked for, or nothing can go on. What it leaves behind is always resumable. Clock and
-sleep are arguments; it knows no configuration file and no process.
+stop is asked for, or nothing can go on. A mailbox that does not answer is waited for, for a while.
+What it leaves behind is always resumable. Clock and sleep are arguments; it knows no configuration
+file and no process.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pike_hpc.agent.controller import Controller
-from pike_hpc.records import PikeError
+from pike_hpc.records import PikeError, TryAgainLater
+
+_log = logging.getLogger(__name__)
 
 _IDLE_S = (0.02, 0.5)
 """Shortest and longest pause between two looks at mailbox and models."""
 
 _GRACE_S = 10.0
 """How long past the end verdicts and answers in flight are still waited for."""
+
+_PATIENCE_S = 3600.0
+"""How long a mailbox that does not answer is waited for. Nobody starts an agent's job again, and a
+file server that is restarted takes up to half an hour."""
 
 _RETIME_SHARE = 0.5
 """Most of the wall budget that a search leaves for timing its best again."""
@@ -74,6 +82,7 @@ def run_agent(
     """
     start = clock()
     left: dict[Controller, PikeError] = {}
+    patience = _Patience(0.0 if options.once else _PATIENCE_S)
     pause_s = _IDLE_S[0]
     while True:
         for controller in controllers:
@@ -90,7 +99,8 @@ def run_agent(
             return _leave(active, "stopped; the same command continues", left)
         wall = _wall(controllers, active, options, elapsed)
         # All collect before any advances: else whoever hears first takes its own room again.
-        busy = any([_collect(c, left) for c in active])
+        busy = any([_collect(c, left) for c in controllers if c not in left])
+        patience.judge(active, left, elapsed)
         if wall.closing:
             busy |= _end_searches(active, left)
         may_ask = _answer_fits(controllers, options, elapsed)
@@ -100,6 +110,36 @@ def run_agent(
         pause_s = _IDLE_S[0] if busy else min(pause_s * 1.5, _IDLE_S[1])
         if not busy:
             sleep(pause_s)
+
+
+class _Patience:
+    """Gives tasks up whose mailbox has not answered for too long."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since: dict[Controller, float] = {}
+
+    def judge(
+        self, active: Sequence[Controller], left: dict[Controller, PikeError], now_s: float
+    ) -> None:
+        """Look at what collecting came to."""
+        for controller in active:
+            trouble = controller.mailbox_trouble
+            if trouble is None:
+                self._since.pop(controller, None)
+                continue
+            if not self._since:  # one line for all tasks: they share the mailbox
+                _log.warning("the mailbox is tried again until it answers: %s", trouble)
+            waited_s = now_s - self._since.setdefault(controller, now_s)
+            if waited_s >= self._limit_s:
+                tried = f" (tried for {waited_s / 60:.0f} minutes)" if waited_s else ""
+                error = TryAgainLater(
+                    trouble.what + tried,
+                    where=trouble.where,
+                    fix=trouble.fix or "check the file system, then give the same command again",
+                )
+                _give_up(controller, error, left)
+                self._limit_s = 0.0  # it is one mailbox: the others need not try so long again
 
 
 def _collect(controller: Controller, left: dict[Controller, PikeError]) -> bool:
