@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pike_hpc.agent import Models, Seat
 from pike_hpc.cli.tape import Tape
 from pike_hpc.config import ModelSpec, Resolved, env
-from pike_hpc.llm import ModelRequest, make_model, price_of
+from pike_hpc.llm import ModelRequest, RetryPolicy, make_model, price_of
 from pike_hpc.records import Role
 
 MODEL_TAPE = "model.jsonl"
 """Name of the model's cassette in the folder of --record and --replay."""
+
+_BRIEF = RetryPolicy(tries=2, max_total_s=10.0)
+"""For who only wants to know whether a model answers."""
 
 
 def make_models(resolved: Resolved, tape: Tape | None = None) -> Models | None:
@@ -46,7 +49,7 @@ def brief_answers(resolved: Resolved) -> Iterator[tuple[str, float]]:
         if spec is None or (spec.model, spec.base_url) in asked:
             continue
         asked.add((spec.model, spec.base_url))
-        model = _seat(spec, resolved, Tape()).model
+        model = _seat(spec, resolved, Tape(), _BRIEF).model
         question = ModelRequest(
             role=role,
             system="Answer with one word.",
@@ -64,7 +67,9 @@ def check_keys(resolved: Resolved, tape: Tape) -> None:
         models.close()
 
 
-def _seat(spec: ModelSpec, resolved: Resolved, tape: Tape) -> Seat:
+def _seat(
+    spec: ModelSpec, resolved: Resolved, tape: Tape, policy: RetryPolicy | None = None
+) -> Seat:
     environ = env.environ()
     if tape.replay is not None:
         spec = dataclasses.replace(spec, provider="cassette", model=str(tape.replay / MODEL_TAPE))
@@ -82,6 +87,7 @@ def _seat(spec: ModelSpec, resolved: Resolved, tape: Tape) -> Seat:
         key=key,
         prices=override,
         record=tape.record / MODEL_TAPE if tape.record else None,
+        policy=policy,
     )
     return Seat(
         model=model,
