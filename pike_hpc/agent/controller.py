@@ -221,15 +221,28 @@ class Controller:
         if self.finished:
             self._outbox.taken_back |= {*self.view.unjudged, *self.view.retiming}
             return
-        waited_for: list[EvalRequest] = []
         if self.search_ended:
             self._take_back()
-        else:
-            waited_for += [self._request_for(i) for i in self.view.unjudged.values()]
-        for candidate_id in self.view.retiming.values():
-            retime = self.view.retimes_asked[candidate_id]
-            waited_for.append(self._request_for(candidate_id, retime))
-        self._outbox.put(waited_for)
+        asked = {**({} if self.search_ended else self.view.unjudged), **self.view.retiming}
+        requests = [self._request_again(request_id, asked[request_id]) for request_id in asked]
+        self._memory.sync()
+        self._outbox.put(requests)
+        self._outbox.discard(asked.keys() - {request.request_id for request in requests})
+
+    def _request_again(self, request_id: str, candidate_id: str) -> EvalRequest:
+        """The request that an earlier controller waited for.
+
+        It has another id where the run goes on with another judge, such as another torch where
+        there is no image. Then it is journalled anew, and nobody waits for the old one.
+        """
+        retime = self.view.retimes_asked[candidate_id] if request_id in self.view.retiming else 0
+        request = self._request_for(candidate_id, retime)
+        if request.request_id != request_id:
+            self._write(
+                Requested(request_id=request.request_id, candidate_id=candidate_id, retime=retime),
+                durable=False,
+            )
+        return request
 
     @property
     def _awaited(self) -> tuple[str, ...]:

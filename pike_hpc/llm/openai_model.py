@@ -1,10 +1,11 @@
 """OpenAIModel: any server that speaks OpenAI's chat completions, through the openai client.
 
 Contract: the SDK's own retries are off; `llm.retry` is the only layer that asks again. Refusals
-(401, 403, 404, 400 …) are ModelRefused at once; timeouts, broken connections and bodies that are no
-answer are ModelUnavailable after the tries, rate limits and overload after the time of the policy. A server that refuses `temperature` or
-`max_tokens` is asked without the one, or by its newer name, from then on. The key goes into the
-client and nowhere else: not into messages, not into a repr.
+(401, 403, 404, 400 …) are ModelRefused at once; timeouts, broken connections and bodies that are
+no answer are ModelUnavailable after the tries, rate limits and overload after the time of the
+policy. A server that refuses `temperature` or `max_tokens` is asked without the one, or by its
+newer name, from then on. The key goes into the client and nowhere else: not into messages, not
+into a repr.
 """
 
 from __future__ import annotations
