@@ -62,7 +62,7 @@ class Controller:
     ) -> None:
         self.setup = setup
         self._memory = Memory(journal)
-        self._outbox = Outbox(mailbox)
+        self._outbox = Outbox(mailbox, self._memory.require_newest)
         self._models = models
         self._asking: dict[str, Future[Answer]] = {}
         self._idle_at: tuple[int, ...] | None = None
@@ -149,7 +149,7 @@ class Controller:
         if known == self._idle_at:
             return False
         acted = self._retime(room) if self.search_ended else self._search(room, may_ask)
-        self._idle_at = None if acted else known
+        self._idle_at = None if acted or self.mailbox_trouble else known
         return acted
 
     def _search(self, room: int, may_ask: bool) -> bool:
@@ -173,7 +173,8 @@ class Controller:
                         room -= self._request_waiting(room)
                         acted = True
                     case AskModel():
-                        questions += self._reserve(action) if may_ask else ()
+                        if may_ask and (questions or self._outbox.is_ours()):
+                            questions += self._reserve(action)
                     case Finish(reason=reason):
                         if not self.in_flight and not self.asking:
                             self.end_search(reason)

@@ -3,14 +3,16 @@
 The journal is written first, so a mailbox that fails in between must be told again: requests put,
 verdicts forgotten, what nobody judges taken back. All of it may be repeated (`mailbox.protocol`).
 A file system that does not answer for a while is no error here, but `trouble`. A full one is
-raised: only a person or time makes room, and the journal needs it as well.
+raised: only a person or time makes room, and the journal needs it as well. So is that another
+controller has the task: what it waits for must not be taken from under it.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
+from pike_hpc.journal import Held
 from pike_hpc.mailbox import Mailbox
 from pike_hpc.records import EvalRequest, EvalResult, TryAgainLater
 
@@ -20,8 +22,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Outbox:
     """One controller's side of the mailbox. One thread calls it."""
 
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
+    def __init__(self, mailbox: Mailbox, require_ours: Callable[[], None]) -> None:
+        """`require_ours` raises Held where the task is another controller's by now."""
+        self._mailbox, self._require_ours = mailbox, require_ours
         self._requests: dict[str, EvalRequest] = {}
         self._unwanted: frozenset[str] = frozenset()
         self._done: frozenset[str] = frozenset()
@@ -50,6 +53,15 @@ class Outbox:
         self._done |= frozenset(request_ids)
         self._tell()
 
+    def is_ours(self) -> bool:
+        """Whether the task is still this controller's; False in trouble. Raises Held."""
+        try:
+            self._require_ours()
+        except TryAgainLater as error:
+            self._bear(error)
+            return False
+        return True
+
     def results(self, request_ids: Collection[str]) -> dict[str, EvalResult]:
         """Tell what is owed, then look: the verdicts that are there; none in trouble."""
         self._tell()
@@ -70,6 +82,8 @@ class Outbox:
             if self._requests:
                 self._mailbox.put_many(tuple(self._requests.values()))
                 self._requests.clear()
+            if self._unwanted or self._done:
+                self._require_ours()
             if self._unwanted:
                 self.taken_back |= self._unwanted - self._mailbox.withdraw(self._unwanted)
                 self._unwanted = frozenset()
@@ -81,6 +95,7 @@ class Outbox:
 
     def _bear(self, error: TryAgainLater) -> None:
         cause = error.__cause__
-        if isinstance(cause, OSError) and cause.errno in _FULL:
+        full = isinstance(cause, OSError) and cause.errno in _FULL
+        if full or isinstance(error, Held):
             raise error
         self.trouble = error
