@@ -145,6 +145,7 @@ class Controller:
         if self.finished or self.error is not None or self.owes:
             return False
         # Decisions are pure: what came to nothing does so until something is written or answered.
+        may_ask = may_ask and (self._models is None or self._models.room > 0)
         known = (self._memory.written, self.in_flight, self.asking, room, may_ask)
         if known == self._idle_at:
             return False
@@ -173,7 +174,7 @@ class Controller:
                         room -= self._request_waiting(room)
                         acted = True
                     case AskModel():
-                        if may_ask and (questions or self._outbox.is_ours()):
+                        if may_ask and self._fits(questions):
                             questions += self._reserve(action)
                     case Finish(reason=reason):
                         if not self.in_flight and not self.asking:
@@ -299,10 +300,16 @@ class Controller:
     def _request_for(self, candidate_id: str, retime: int = 0) -> EvalRequest:
         return self.setup.request(self.view.sources[candidate_id], retime)
 
+    def _fits(self, questions: Sequence[Prepared]) -> bool:
+        """Whether one more question than these may be sent now. Raises Held."""
+        if self._models is not None and self._models.room <= len(questions):
+            return False
+        return bool(questions) or self._outbox.is_ours()
+
     def _reserve(self, action: AskModel) -> tuple[Prepared, ...]:
         """Reserve one query; none where its ceiling does not fit what is left.
 
-        It is on disk once it is sent.
+        It is on disk once it is sent, and sent at once: the caller has room for it.
         """
         if self._models is None:
             raise PikeError(

@@ -18,8 +18,8 @@ from pike_hpc.search import AskModel, TaskView, tried
 from pike_hpc.tasks import effective_source
 
 _PARALLEL = 64
-"""Queries in flight at once: at 10 s an answer they feed 64 workers at 10 s a verdict. A provider's
-rate limit is met by backing off, not by this."""
+"""Queries in flight at once, of all tasks of an agent: at 10 s an answer they feed 64 workers at
+10 s a verdict. A provider's rate limit is met by backing off, not by this."""
 
 _TORCH = "2.11 to 2.13"
 """What candidates run on as far as is known before the first verdict."""
@@ -66,8 +66,19 @@ class Models:
     ) -> None:
         """`ideas` is how many a brainstorm is asked for: one a branch."""
         self._seats, self._tiers, self.ideas = seats, tiers, ideas
-        self._room = threading.BoundedSemaphore(_PARALLEL)
+        self._lock = threading.Lock()
+        self._open = 0
         self._closed = threading.Event()
+
+    @property
+    def room(self) -> int:
+        """Queries that may be sent now.
+
+        One that is reserved and waits is lost at its ceiling when its agent is killed, though
+        nobody was asked.
+        """
+        with self._lock:
+            return _PARALLEL - self._open
 
     def prepare(self, action: AskModel, view: TaskView, task: Task, device_kind: str) -> Prepared:
         """The query for an action, with the ceiling of its cost. Sends nothing."""
@@ -101,6 +112,8 @@ class Models:
     def send(self, prepared: Prepared) -> Future[Answer]:
         """Ask in a thread; the future never raises. After `close` it may never be done."""
         future: Future[Answer] = Future()
+        with self._lock:
+            self._open += 1
         # A daemon: an agent told to stop must not wait for a server that says nothing.
         threading.Thread(
             target=self._answer, args=(prepared, future), name="model", daemon=True
@@ -112,13 +125,16 @@ class Models:
         self._closed.set()
 
     def _answer(self, prepared: Prepared, future: Future[Answer]) -> None:
-        with self._room:
-            if self._closed.is_set():
-                return
-            try:
-                future.set_result(_ask(prepared))
-            except BaseException as error:  # nobody watches this thread: the future tells
-                future.set_exception(error)
+        try:
+            answer = None if self._closed.is_set() else _ask(prepared)
+        except BaseException as error:  # nobody watches this thread: the future tells
+            future.set_exception(error)
+            return
+        finally:
+            with self._lock:
+                self._open -= 1
+        if answer is not None:
+            future.set_result(answer)
 
 
 def _ask(prepared: Prepared) -> Answer:

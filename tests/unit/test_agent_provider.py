@@ -186,6 +186,59 @@ def test_nothing_is_asked_that_will_not_be_answered_in_time(tmp_path):
     assert again.asked == 2, "in the first half of its time it always asks"
 
 
+class Stuck(ScriptedModel):
+    """Answers no program, and counts who asked."""
+
+    def __init__(self):
+        super().__init__(load_script("default"))
+        self.asked, self.changed = 0, threading.Condition()
+        self.left = threading.Event()
+
+    def complete(self, request):
+        if request.role is Role.BRAINSTORM:
+            return super().complete(request)
+        with self.changed:
+            self.asked += 1
+            self.changed.notify_all()
+        self.left.wait(20)
+        return super().complete(request)
+
+
+def test_what_is_not_sent_yet_is_not_reserved(tmp_path):
+    """Eight tasks want ten programs each; 64 are asked for at once, and no more are charged."""
+    model = Stuck()
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Models({role: seat for role in Role}, tuple(Tier))
+    limits = Limits(queries=100)
+    strategy = make_strategy(
+        "pike_b", options={}, seed=0, limits=limits, portfolio=(), has_model=True
+    )
+    tasks = [find_task(f"level3-pike/{i}") for i in ("4", "8", "13", "17", "20", "29", "31", "33")]
+    mailbox = MemoryMailbox()
+    controllers = [
+        open_search(tmp_path, task_setup(task, strategy, limits), mailbox, models) for task in tasks
+    ]
+    for one in controllers:
+        one.advance(0)
+    while not all(len(one.view.outcomes) for one in controllers):
+        for one in controllers:
+            one.collect()
+    for one in controllers:
+        one.advance(0)
+    with model.changed:
+        assert model.changed.wait_for(lambda: model.asked == 64, timeout=20)
+    assert sum(len(one.view.in_flight) for one in controllers) == 64
+    assert models.room == 0
+    assert not controllers[-1].advance(0)
+    model.left.set()
+    while models.room == 0:
+        controllers[0].collect()
+    assert controllers[-1].advance(0), "there is room again, so it asks"
+    for one in controllers:
+        one.close()
+    models.close()
+
+
 SILENT = """
 import threading
 from pike_hpc.agent.queries import Models, Prepared, Seat
