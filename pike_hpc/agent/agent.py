@@ -8,6 +8,7 @@ file and no process.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import statistics
@@ -95,7 +96,7 @@ def run_agent(
         over = bool(options.sitting_s) and elapsed >= options.sitting_s
         if stopping() or over:
             if not (over and options.once):  # there the time given is what calls get
-                _hear_out(active, clock, sleep)
+                _hear_out(active, left, clock, sleep)
             return _leave(active, "stopped; the same command continues", left)
         wall = _wall(controllers, active, options, elapsed)
         # All collect before any advances: else whoever hears first takes its own room again.
@@ -153,17 +154,22 @@ def _collect(controller: Controller, left: dict[Controller, PikeError]) -> bool:
 def _give_up(controller: Controller, error: PikeError, left: dict[Controller, PikeError]) -> None:
     if controller not in left:
         left[controller] = error
-        controller.pause(str(error), error.exit_code)
+        with contextlib.suppress(PikeError):  # a journal that has failed takes no note either
+            controller.pause(str(error), error.exit_code)
 
 
 def _hear_out(
-    active: Sequence[Controller], clock: Callable[[], float], sleep: Callable[[float], None]
+    active: Sequence[Controller],
+    left: dict[Controller, PikeError],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
 ) -> None:
-    """Journal the answers that are nearly here: they are paid for."""
+    """Journal the answers that are nearly here: they are paid for, also where one task fails."""
     end = clock() + _GRACE_S
-    while any(c.asking for c in active) and clock() < end:
+    while any(c.asking for c in active if c not in left) and clock() < end:
         for controller in active:
-            controller.collect()
+            if controller not in left:
+                _collect(controller, left)
         sleep(_IDLE_S[1])
 
 
@@ -283,7 +289,10 @@ def _finish_at_wall(controller: Controller, left_s: float) -> bool:
 def _leave(active: Sequence[Controller], reason: str, left: dict[Controller, PikeError]) -> Outcome:
     for controller in active:
         if controller not in left:
-            controller.pause(reason, 0)
+            try:
+                controller.pause(reason, 0)
+            except PikeError as error:
+                left[controller] = error
     outcome = _end((), left)
     return Outcome(finished=False, exit_code=outcome.exit_code, reason=outcome.reason or reason)
 

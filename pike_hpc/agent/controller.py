@@ -338,14 +338,19 @@ class Controller:
     def _settle(self, query_id: str, future: Future[Answer]) -> None:
         """Write an answer down. It is on disk before it is read."""
         answer = future.result()
-        if answer.error is not None:
-            failed = QueryFailed(query_id=query_id, kind=answer.kind, message=answer.error.what)
+        if answer.error is not None and not self.search_ended:  # then nobody is asked anyway
+            self.error = answer.error
+        if answer.completion is None:
+            assert answer.error is not None, "an answer is a completion or an error"
+            failed = QueryFailed(
+                query_id=query_id,
+                kind=answer.kind,
+                message=answer.error.what,
+                charged=answer.charged,
+            )
             self._write(failed, durable=False)
-            if not self.search_ended:  # afterwards nobody is asked anyway
-                self.error = answer.error
             return
         completion = answer.completion
-        assert completion is not None, "an answer is a completion or an error"
         answered = QueryAnswered(
             query_id=query_id,
             text=completion.text,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from pike_hpc.llm import Completion, LanguageModel, ModelRequest
+from pike_hpc.llm import Completion, LanguageModel, ModelRequest, NotRecorded
 from pike_hpc.proposers.agents import Prompt, render
 from pike_hpc.records import EvalResult, PikeError, QueryReserved, Role, Task, Tier, digest
 from pike_hpc.search import AskModel, TaskView, tried
@@ -51,11 +51,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back: a completion, or the error that a person must read."""
+    """What came back: a completion, the error that a person must read, or both."""
 
     completion: Completion | None = None
     error: PikeError | None = None
     kind: str = ""
+    charged: bool = False
+    """Whether an error may have been paid for all the same."""
 
 
 class Models:
@@ -140,8 +142,14 @@ class Models:
 def _ask(prepared: Prepared) -> Answer:
     try:
         return Answer(completion=prepared.seat.model.complete(prepared.request))
+    except NotRecorded as error:
+        return Answer(completion=error.completion, error=error)
     except PikeError as error:
         return Answer(error=error, kind=type(error).__name__)
+    except Exception as error:  # of a client's own making: it ends one task, not the agent
+        kind = type(error).__name__
+        what = f"model {prepared.seat.model.name} failed: {kind}: {error}"
+        return Answer(error=PikeError(what), kind=kind, charged=True)
 
 
 def _prompt(

@@ -4,7 +4,7 @@
 """
 
 from pike_hpc.llm.cassette import CassetteModel, RecordingModel
-from pike_hpc.llm.errors import ModelRefused, ModelUnavailable
+from pike_hpc.llm.errors import ModelRefused, ModelUnavailable, NotRecorded
 from pike_hpc.llm.make import PROVIDERS, make_model
 from pike_hpc.llm.prices import Price, load_prices, price_of
 from pike_hpc.llm.request import Completion, LanguageModel, ModelRequest
@@ -19,6 +19,7 @@ __all__ = [
     "ModelRefused",
     "ModelRequest",
     "ModelUnavailable",
+    "NotRecorded",
     "Price",
     "RecordingModel",
     "RetryPolicy",

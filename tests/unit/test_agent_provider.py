@@ -1,7 +1,9 @@
 """A provider that refuses or fails ends the sitting in order: noted, explained, resumable."""
 
 import concurrent.futures
+import errno
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -11,11 +13,17 @@ import pytest
 from builders.searches import open_search, task_setup
 
 from pike_hpc.agent import AgentOptions, Models, Seat, run_agent
-from pike_hpc.journal import read_task
-from pike_hpc.llm import ModelRefused, ModelUnavailable, ScriptedModel, load_script
+from pike_hpc.journal import OsDisk, read_task
+from pike_hpc.llm import (
+    ModelRefused,
+    ModelUnavailable,
+    RecordingModel,
+    ScriptedModel,
+    load_script,
+)
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import Paused, QueryFailed, Role, Tier
-from pike_hpc.search import Limits, make_strategy
+from pike_hpc.search import Limits, QueryState, make_strategy
 from pike_hpc.tasks import find_task
 from pike_hpc.worker import SimulatedJudge
 
@@ -59,13 +67,13 @@ def sit(run_dir, model, task_ids):
     return outcome, controllers
 
 
-def controller(run_dir, task_id, mailbox, models):
+def controller(run_dir, task_id, mailbox, models, disk=None):
     task = find_task(f"level3-pike/{task_id}")
     options = {"branches": 2, "fix_attempts": 1}
     strategy = make_strategy(
         "pike_b", options=options, seed=0, limits=LIMITS, portfolio=(), has_model=True
     )
-    return open_search(run_dir, task_setup(task, strategy, LIMITS), mailbox, models)
+    return open_search(run_dir, task_setup(task, strategy, LIMITS), mailbox, models, disk)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +106,66 @@ def test_a_task_whose_provider_fails_does_not_stop_the_others(tmp_path):
     assert outcome.exit_code == 2
     assert refused.view.finished is None
     assert served.view.finished is not None
+
+
+def test_a_client_that_breaks_down_ends_its_task_alone(tmp_path):
+    digest = find_task("level3-pike/4").digest[:12]
+    model = FailingModel(RuntimeError("a bug in a client"), failing=digest)
+    outcome, (broken, served) = sit(tmp_path, model, ["4", "8"])
+    assert outcome.exit_code == 1
+    assert "RuntimeError: a bug in a client" in outcome.reason
+    assert broken.view.spent.queries == 1, "nobody knows whether it was paid"
+    assert served.view.finished is not None
+
+
+def test_an_answer_that_cannot_be_recorded_is_kept(tmp_path):
+    """A tape on a device that is always full; what was paid is in the journal all the same."""
+    model = RecordingModel(ScriptedModel(load_script("default")), tmp_path / "tape.jsonl")
+    (tmp_path / "tape.jsonl").symlink_to("/dev/full")
+    outcome, (one,) = sit(tmp_path, model, ["4"])
+    assert (outcome.finished, outcome.exit_code) == (False, 75)
+    assert "could not be recorded: No space left" in outcome.reason
+    assert one.view.outcomes, "ideas were made of the answer"
+    assert one.view.spent.queries == 1
+
+
+class Disobedient(OsDisk):
+    """Fails to sync one task's journal once it is told to."""
+
+    fails = False
+
+    def sync(self, fd):
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+def test_at_a_stop_one_task_that_fails_loses_no_other_its_answer(tmp_path):
+    model, disk, mailbox = SlowModel(answer_s=3.0), Disobedient(), MemoryMailbox()
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Watched({role: seat for role in Role}, tuple(Tier))
+    models.sent = []
+    bad = controller(tmp_path, "4", mailbox, models, disk)
+    good = controller(tmp_path, "8", mailbox, models)
+
+    def stopping():
+        disk.fails = len(models.sent) == 2
+        return disk.fails
+
+    outcome = run_agent(
+        [bad, good],
+        AgentOptions(),
+        clock=lambda: model.now,
+        sleep=lambda step_s: model.pass_time(step_s, models.sent),
+        stopping=stopping,
+    )
+    disk.fails = False
+    assert outcome.exit_code == 75
+    assert not good.view.in_flight
+    assert [query.state for query in good.view.queries.values()] == [QueryState.ANSWERED]
+    good.close()
+    bad.close()
+    models.close()
 
 
 class SlowModel(ScriptedModel):
