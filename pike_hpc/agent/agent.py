@@ -95,8 +95,9 @@ def run_agent(
         elapsed = clock() - start
         over = bool(options.sitting_s) and elapsed >= options.sitting_s
         if stopping() or over:
-            if not (over and options.once):  # there the time given is what calls get
-                _hear_out(active, left, clock, sleep)
+            # With `once` the time given is what calls get.
+            grace_s = _IDLE_S[1] if over and options.once else _GRACE_S
+            _hear_out(active, left, clock, sleep, grace_s)
             return _leave(active, "stopped; the same command continues", left)
         wall = _wall(controllers, active, options, elapsed)
         # All collect before any advances: else whoever hears first takes its own room again.
@@ -163,14 +164,20 @@ def _hear_out(
     left: dict[Controller, PikeError],
     clock: Callable[[], float],
     sleep: Callable[[float], None],
+    grace_s: float,
 ) -> None:
-    """Journal the answers that are nearly here: they are paid for, also where one task fails."""
-    end = clock() + _GRACE_S
+    """Journal the answers that are nearly here: they are paid for, also where one task fails.
+
+    What only waits to be asked again is not: were it left open, it would count as lost.
+    """
+    end = clock() + grace_s
+    for controller in active:
+        controller.stop_waiting()
     while any(c.asking for c in active if c not in left) and clock() < end:
+        sleep(_IDLE_S[1])
         for controller in active:
             if controller not in left:
                 _collect(controller, left)
-        sleep(_IDLE_S[1])
 
 
 def _advance(

@@ -200,6 +200,11 @@ class Controller:
         if left:
             self._outbox.discard(left)
 
+    def stop_waiting(self) -> None:
+        """Wait no longer for a provider in trouble: its queries fail, and are not paid."""
+        if self._models is not None:
+            self._models.stop_waiting()
+
     def pause(self, reason: str, exit_code: int) -> None:
         """Leave a note of why this controller stops before the end, if it did anything."""
         if exit_code or not self._memory.idle:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from pike_hpc.llm import Completion, LanguageModel, ModelRequest, NotRecorded
+from pike_hpc.llm import Completion, LanguageModel, ModelRequest, NotRecorded, Waits
 from pike_hpc.proposers.agents import Prompt, render
 from pike_hpc.records import EvalResult, PikeError, QueryReserved, Role, Task, Tier, digest
 from pike_hpc.search import AskModel, TaskView, tried
@@ -64,13 +64,18 @@ class Models:
     """The models of a run by role."""
 
     def __init__(
-        self, seats: Mapping[Role, Seat], tiers: tuple[Tier, ...], ideas: int = 10
+        self,
+        seats: Mapping[Role, Seat],
+        tiers: tuple[Tier, ...],
+        ideas: int = 10,
+        waits: Waits | None = None,
     ) -> None:
-        """`ideas` is how many a brainstorm is asked for: one a branch."""
+        """`ideas` is how many a brainstorm is asked for: one a branch; `waits` are the models'."""
         self._seats, self._tiers, self.ideas = seats, tiers, ideas
         self._lock = threading.Lock()
         self._open = 0
         self._closed = threading.Event()
+        self._waits = waits
 
     @property
     def room(self) -> int:
@@ -121,6 +126,11 @@ class Models:
             target=self._answer, args=(prepared, future), name="model", daemon=True
         ).start()
         return future
+
+    def stop_waiting(self) -> None:
+        """Ask nobody again: who has answered with an error by now ends with it, and is not paid."""
+        if self._waits is not None:
+            self._waits.end()
 
     def close(self) -> None:
         """Send nothing more; answers in flight are lost and will be journalled as such."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -47,6 +48,22 @@ class RetryPolicy:
     for now."""
 
 
+class Waits:
+    """Pauses between attempts, of any number of threads, until somebody has no time any more."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        """Pause. Raises Transient at once when there is no time for another attempt."""
+        if self._over.wait(seconds):
+            raise Transient("nobody waits for it any longer")
+
+    def end(self) -> None:
+        """There is no time any more."""
+        self._over.set()
+
+
 def with_retries(
     attempt: Callable[[], T],
     policy: RetryPolicy,
@@ -55,7 +72,7 @@ def with_retries(
     clock: Callable[[], float],
     rng: random.Random,
 ) -> T:
-    """What the first successful attempt returns. Raises the last Transient."""
+    """What the first successful attempt returns. Raises the last Transient, or `sleep`'s."""
     start, seen, failures = clock(), 0, 0
     while True:
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from pike_hpc.llm import ModelRefused, ModelRequest, ModelUnavailable, price_of
 from pike_hpc.llm.openai_model import OpenAIModel
-from pike_hpc.llm.retry import RetryPolicy
+from pike_hpc.llm.retry import RetryPolicy, Waits
 from pike_hpc.records import Role
 
 KEY = "sk-very-secret-0123456789"
@@ -326,6 +326,17 @@ def test_a_model_that_wants_other_parameters_gets_them_from_then_on(server):
         assert body["max_completion_tokens"] == 100
         assert "max_tokens" not in body
         assert "temperature" not in body
+
+
+def test_waits_end_when_nobody_has_time(server):
+    waits = Waits()
+    server.replies[:] = [gemini(429, "slow down")]
+    model = OpenAIModel("m", key=KEY, base_url=server.url, sleep=waits.sleep)
+    waits.end()
+    with pytest.raises(ModelUnavailable, match="nobody waits"):
+        model.complete(REQUEST)
+    model.close()
+    assert len(server.seen) == 1
 
 
 def test_a_complaint_in_a_list_is_understood(ask, server):

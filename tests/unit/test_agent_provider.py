@@ -19,8 +19,10 @@ from pike_hpc.llm import (
     ModelUnavailable,
     RecordingModel,
     ScriptedModel,
+    Waits,
     load_script,
 )
+from pike_hpc.llm.retry import Transient
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import Paused, QueryFailed, Role, Tier
 from pike_hpc.search import Limits, QueryState, make_strategy
@@ -165,6 +167,51 @@ def test_at_a_stop_one_task_that_fails_loses_no_other_its_answer(tmp_path):
     assert [query.state for query in good.view.queries.values()] == [QueryState.ANSWERED]
     good.close()
     bad.close()
+    models.close()
+
+
+class Limited(ScriptedModel):
+    """A provider that is at its limit: it is asked again until nobody waits."""
+
+    def __init__(self, waits):
+        super().__init__(load_script("default"))
+        self.waits, self.asked = waits, threading.Event()
+
+    def complete(self, request):
+        self.asked.set()
+        try:
+            self.waits.sleep(3600)
+        except Transient as error:
+            raise ModelUnavailable(error.what) from None
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_who_leaves_does_not_pay_for_what_waits_to_be_asked_again(tmp_path, once):
+    waits = Waits()
+    model = Limited(waits)
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Watched({role: seat for role in Role}, tuple(Tier), waits=waits)
+    models.sent = []
+    one = controller(tmp_path, "4", MemoryMailbox(), models)
+    now = [0.0]
+
+    def sleep(seconds):
+        assert model.asked.wait(20)
+        now[0] += 30.0
+        if now[0] > 60.0:
+            concurrent.futures.wait(models.sent, timeout=20)
+
+    outcome = run_agent(
+        [one],
+        AgentOptions(once=once, sitting_s=60.0),
+        clock=lambda: now[0],
+        sleep=sleep,
+        stopping=lambda: False,
+    )
+    assert (outcome.finished, outcome.exit_code) == (False, 0)
+    assert not one.view.in_flight
+    assert one.view.spent.queries == 0
+    one.close()
     models.close()
 
 
