@@ -133,7 +133,7 @@ class _Patience:
             if not self._since:  # one line for all tasks: they share the mailbox
                 _log.warning("the mailbox is tried again until it answers: %s", trouble)
             waited_s = now_s - self._since.setdefault(controller, now_s)
-            if waited_s >= self._limit_s:
+            if waited_s >= self._limit_s and not controller.asking:  # what is asked is paid
                 tried = f" (tried for {waited_s / 60:.0f} minutes)" if waited_s else ""
                 error = TryAgainLater(
                     trouble.what + tried,

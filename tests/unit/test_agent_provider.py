@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from builders.flaky_mailbox import BEFORE, FlakyMailbox
 from builders.searches import open_search, task_setup
 
 from pike_hpc.agent import AgentOptions, Models, Seat, run_agent
@@ -211,6 +212,46 @@ def test_who_leaves_does_not_pay_for_what_waits_to_be_asked_again(tmp_path, once
     assert (outcome.finished, outcome.exit_code) == (False, 0)
     assert not one.view.in_flight
     assert one.view.spent.queries == 0
+    one.close()
+    models.close()
+
+
+class OneLate(ScriptedModel):
+    """The second program comes when it is let go."""
+
+    def __init__(self):
+        super().__init__(load_script("default"))
+        self.let_go = threading.Event()
+
+    def complete(self, request):
+        if "/b1/" in request.request_key:
+            assert self.let_go.wait(20)
+        return super().complete(request)
+
+
+def test_a_mailbox_in_trouble_costs_no_answer_that_is_on_its_way(tmp_path):
+    model, mailbox = OneLate(), FlakyMailbox(lambda _name: BEFORE)
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Watched({role: seat for role in Role}, tuple(Tier))
+    models.sent = []
+    one = controller(tmp_path, "4", mailbox, models)
+
+    def sleep(_seconds):
+        if one.mailbox_trouble is not None:
+            model.let_go.set()
+        concurrent.futures.wait(models.sent, timeout=0.01)
+
+    outcome = run_agent(
+        [one],
+        AgentOptions(once=True),
+        clock=lambda: 0.0,
+        sleep=sleep,
+        stopping=lambda: False,
+    )
+    assert (outcome.finished, outcome.exit_code) == (False, 75)
+    assert "the mailbox does not answer" in outcome.reason
+    assert {query.state for query in one.view.queries.values()} == {QueryState.ANSWERED}
+    assert len(one.view.queries) == 3
     one.close()
     models.close()
 
