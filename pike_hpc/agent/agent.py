@@ -1,25 +1,34 @@
 """The loop over tasks: give each its turn, keep few evaluations in flight, stop in order.
 
 Contract: returns when every task is finished, the wall budget or the time given is used, a
-stop is asked for, or nothing can go on. What it leaves behind is always resumable. Clock and
-sleep are arguments; it knows no configuration file and no process.
+stop is asked for, or nothing can go on. A mailbox that does not answer is waited for, for a while.
+What it leaves behind is always resumable. Clock and sleep are arguments; it knows no configuration
+file and no process.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pike_hpc.agent.controller import Controller
-from pike_hpc.records import PikeError
+from pike_hpc.records import PikeError, TryAgainLater
+
+_log = logging.getLogger(__name__)
 
 _IDLE_S = (0.02, 0.5)
 """Shortest and longest pause between two looks at mailbox and models."""
 
 _GRACE_S = 10.0
 """How long past the end verdicts and answers in flight are still waited for."""
+
+_PATIENCE_S = 3600.0
+"""How long a mailbox that does not answer is waited for. Nobody starts an agent's job again, and a
+file server that is restarted takes up to half an hour."""
 
 _RETIME_SHARE = 0.5
 """Most of the wall budget that a search leaves for timing its best again."""
@@ -74,6 +83,7 @@ def run_agent(
     """
     start = clock()
     left: dict[Controller, PikeError] = {}
+    patience = _Patience(0.0 if options.once else _PATIENCE_S)
     pause_s = _IDLE_S[0]
     while True:
         for controller in controllers:
@@ -85,12 +95,14 @@ def run_agent(
         elapsed = clock() - start
         over = bool(options.sitting_s) and elapsed >= options.sitting_s
         if stopping() or over:
-            if not (over and options.once):  # there the time given is what calls get
-                _hear_out(active, clock, sleep)
+            # With `once` the time given is what calls get.
+            grace_s = _IDLE_S[1] if over and options.once else _GRACE_S
+            _hear_out(active, left, clock, sleep, grace_s)
             return _leave(active, "stopped; the same command continues", left)
         wall = _wall(controllers, active, options, elapsed)
         # All collect before any advances: else whoever hears first takes its own room again.
-        busy = any([_collect(c, left) for c in active])
+        busy = any([_collect(c, left) for c in controllers if c not in left])
+        patience.judge(active, left, elapsed)
         if wall.closing:
             busy |= _end_searches(active, left)
         may_ask = _answer_fits(controllers, options, elapsed)
@@ -100,6 +112,36 @@ def run_agent(
         pause_s = _IDLE_S[0] if busy else min(pause_s * 1.5, _IDLE_S[1])
         if not busy:
             sleep(pause_s)
+
+
+class _Patience:
+    """Gives tasks up whose mailbox has not answered for too long."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since: dict[Controller, float] = {}
+
+    def judge(
+        self, active: Sequence[Controller], left: dict[Controller, PikeError], now_s: float
+    ) -> None:
+        """Look at what collecting came to."""
+        for controller in active:
+            trouble = controller.mailbox_trouble
+            if trouble is None:
+                self._since.pop(controller, None)
+                continue
+            if not self._since:  # one line for all tasks: they share the mailbox
+                _log.warning("the mailbox is tried again until it answers: %s", trouble)
+            waited_s = now_s - self._since.setdefault(controller, now_s)
+            if waited_s >= self._limit_s and not controller.asking:  # what is asked is paid
+                tried = f" (tried for {waited_s / 60:.0f} minutes)" if waited_s else ""
+                error = TryAgainLater(
+                    trouble.what + tried,
+                    where=trouble.where,
+                    fix=trouble.fix or "check the file system, then give the same command again",
+                )
+                _give_up(controller, error, left)
+                self._limit_s = 0.0  # it is one mailbox: the others need not try so long again
 
 
 def _collect(controller: Controller, left: dict[Controller, PikeError]) -> bool:
@@ -113,18 +155,29 @@ def _collect(controller: Controller, left: dict[Controller, PikeError]) -> bool:
 def _give_up(controller: Controller, error: PikeError, left: dict[Controller, PikeError]) -> None:
     if controller not in left:
         left[controller] = error
-        controller.pause(str(error), error.exit_code)
+        with contextlib.suppress(PikeError):  # a journal that has failed takes no note either
+            controller.pause(str(error), error.exit_code)
 
 
 def _hear_out(
-    active: Sequence[Controller], clock: Callable[[], float], sleep: Callable[[float], None]
+    active: Sequence[Controller],
+    left: dict[Controller, PikeError],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    grace_s: float,
 ) -> None:
-    """Journal the answers that are nearly here: they are paid for."""
-    end = clock() + _GRACE_S
-    while any(c.asking for c in active) and clock() < end:
-        for controller in active:
-            controller.collect()
+    """Journal the answers that are nearly here: they are paid for, also where one task fails.
+
+    What only waits to be asked again is not: were it left open, it would count as lost.
+    """
+    end = clock() + grace_s
+    for controller in active:
+        controller.stop_waiting()
+    while any(c.asking for c in active if c not in left) and clock() < end:
         sleep(_IDLE_S[1])
+        for controller in active:
+            if controller not in left:
+                _collect(controller, left)
 
 
 def _advance(
@@ -243,7 +296,10 @@ def _finish_at_wall(controller: Controller, left_s: float) -> bool:
 def _leave(active: Sequence[Controller], reason: str, left: dict[Controller, PikeError]) -> Outcome:
     for controller in active:
         if controller not in left:
-            controller.pause(reason, 0)
+            try:
+                controller.pause(reason, 0)
+            except PikeError as error:
+                left[controller] = error
     outcome = _end((), left)
     return Outcome(finished=False, exit_code=outcome.exit_code, reason=outcome.reason or reason)
 

@@ -3,7 +3,8 @@
 The order of writing is the whole of its safety. A query is reserved on disk before it is sent
 and its answer is on disk before it is read; a request is journalled before it is put, and put
 again after a kill (the mailbox knows it by its id); a verdict counts once it is journalled, and
-only then may the mailbox forget it.
+only then may the mailbox forget it. While the mailbox does not answer, what it is to be told is
+owed to it (`agent.outbox`) and nothing new is decided; no task ends by that.
 
 A search that has ended is not over: what leads is judged again first (`search.elites`), and each
 such request is journalled and put like any other. What the search had asked for and nobody has
@@ -19,6 +20,7 @@ from concurrent.futures import Future
 
 from pike_hpc.agent.decisions import by_answer, by_rule, lost
 from pike_hpc.agent.memory import Memory
+from pike_hpc.agent.outbox import Outbox
 from pike_hpc.agent.queries import Answer, Models, Prepared
 from pike_hpc.agent.task_setup import TaskSetup
 from pike_hpc.journal import TaskJournal
@@ -36,6 +38,7 @@ from pike_hpc.records import (
     Requested,
     SearchEnded,
     TaskOpened,
+    TryAgainLater,
 )
 from pike_hpc.search import (
     AskModel,
@@ -59,10 +62,9 @@ class Controller:
     ) -> None:
         self.setup = setup
         self._memory = Memory(journal)
-        self._mailbox = mailbox
+        self._outbox = Outbox(mailbox, self._memory.require_newest)
         self._models = models
         self._asking: dict[str, Future[Answer]] = {}
-        self._taken_back: set[str] = set()
         self._idle_at: tuple[int, ...] | None = None
         self.error: PikeError | None = None
         """Why no model is asked any more; a provider's refusal or silence."""
@@ -90,6 +92,16 @@ class Controller:
         return len(self._awaited)
 
     @property
+    def mailbox_trouble(self) -> TryAgainLater | None:
+        """Why the mailbox could not be told or asked just now: `collect` tries again."""
+        return self._outbox.trouble
+
+    @property
+    def owes(self) -> bool:
+        """Whether the mailbox was not told all that the journal says: `collect` tries again."""
+        return self._outbox.owes
+
+    @property
     def retimes_asked(self) -> int:
         """Requests to time a candidate again so far."""
         return sum(self.view.retimes_asked.values())
@@ -109,8 +121,7 @@ class Controller:
 
         A provider's failure ends up in `error`; answers of its other queries still count.
         """
-        waited_for = self._awaited
-        results = self._mailbox.results(waited_for) if waited_for else {}
+        results = self._outbox.results(() if self.finished else self._awaited)
         for _, result in sorted(results.items()):
             self._write(Evaluated(result=result), durable=False)
         answered = [query_id for query_id, future in self._asking.items() if future.done()]
@@ -119,7 +130,7 @@ class Controller:
         if results or answered:
             self._memory.sync()
         if results:
-            self._mailbox.discard(tuple(results))
+            self._outbox.discard(results)
         for query in self.view.unparsed:
             self._read_answer(query)
         return bool(results or answered)
@@ -131,14 +142,15 @@ class Controller:
         is to be timed again it asks for one a call, so that the caller can give other tasks their
         turn. True if anything was done.
         """
-        if self.finished or self.error is not None:
+        if self.finished or self.error is not None or self.owes:
             return False
         # Decisions are pure: what came to nothing does so until something is written or answered.
+        may_ask = may_ask and (self._models is None or self._models.room > 0)
         known = (self._memory.written, self.in_flight, self.asking, room, may_ask)
         if known == self._idle_at:
             return False
         acted = self._retime(room) if self.search_ended else self._search(room, may_ask)
-        self._idle_at = None if acted else known
+        self._idle_at = None if acted or self.mailbox_trouble else known
         return acted
 
     def _search(self, room: int, may_ask: bool) -> bool:
@@ -162,7 +174,8 @@ class Controller:
                         room -= self._request_waiting(room)
                         acted = True
                     case AskModel():
-                        questions += self._reserve(action) if may_ask else ()
+                        if may_ask and self._fits(questions):
+                            questions += self._reserve(action)
                     case Finish(reason=reason):
                         if not self.in_flight and not self.asking:
                             self.end_search(reason)
@@ -185,7 +198,12 @@ class Controller:
         left = self._awaited
         self._write(Finished(reason=self.view.ended))
         if left:
-            self._mailbox.discard(left)
+            self._outbox.discard(left)
+
+    def stop_waiting(self) -> None:
+        """Wait no longer for a provider in trouble: its queries fail, and are not paid."""
+        if self._models is not None:
+            self._models.stop_waiting()
 
     def pause(self, reason: str, exit_code: int) -> None:
         """Leave a note of why this controller stops before the end, if it did anything."""
@@ -208,29 +226,40 @@ class Controller:
         for query in self.view.unparsed:
             self._read_answer(query)
         if self.finished:
-            self._taken_back |= {*self.view.unjudged, *self.view.retiming}
+            self._outbox.taken_back |= {*self.view.unjudged, *self.view.retiming}
             return
-        waited_for: list[EvalRequest] = []
         if self.search_ended:
             self._take_back()
-        else:
-            waited_for += [self._request_for(i) for i in self.view.unjudged.values()]
-        for candidate_id in self.view.retiming.values():
-            retime = self.view.retimes_asked[candidate_id]
-            waited_for.append(self._request_for(candidate_id, retime))
-        self._mailbox.put_many(waited_for)
+        asked = {**({} if self.search_ended else self.view.unjudged), **self.view.retiming}
+        requests = [self._request_again(request_id, asked[request_id]) for request_id in asked]
+        self._memory.sync()
+        self._outbox.put(requests)
+        self._outbox.discard(asked.keys() - {request.request_id for request in requests})
+
+    def _request_again(self, request_id: str, candidate_id: str) -> EvalRequest:
+        """The request that an earlier controller waited for.
+
+        It has another id where the run goes on with another judge, such as another torch where
+        there is no image. Then it is journalled anew, and nobody waits for the old one.
+        """
+        retime = self.view.retimes_asked[candidate_id] if request_id in self.view.retiming else 0
+        request = self._request_for(candidate_id, retime)
+        if request.request_id != request_id:
+            self._write(
+                Requested(request_id=request.request_id, candidate_id=candidate_id, retime=retime),
+                durable=False,
+            )
+        return request
 
     @property
     def _awaited(self) -> tuple[str, ...]:
         """Requests whose verdict will come."""
         asked = (*self.view.unjudged, *self.view.retiming)
-        return tuple(request_id for request_id in asked if request_id not in self._taken_back)
+        return tuple(i for i in asked if i not in self._outbox.taken_back)
 
     def _take_back(self) -> None:
         """Leave in the mailbox only those of the search's requests whose judging has begun."""
-        asked = frozenset(self.view.unjudged)
-        if asked:
-            self._taken_back |= asked - self._mailbox.withdraw(asked)
+        self._outbox.withdraw(self.view.unjudged.keys())
 
     def _write(self, event: Event, *, durable: bool = True) -> None:
         self._memory.write(event, durable=durable)
@@ -247,7 +276,7 @@ class Controller:
             requests.append(request)
         if requests:
             self._memory.sync()
-            self._mailbox.put_many(requests)
+            self._outbox.put(requests)
         return len(requests)
 
     def _retime(self, room: int) -> bool:
@@ -265,7 +294,7 @@ class Controller:
             retime=due[0].attempt,
         )
         self._write(asked)
-        self._mailbox.put(request)
+        self._outbox.put([request])
         return True
 
     def _retimes_due(self) -> tuple[Retime, ...]:
@@ -276,10 +305,16 @@ class Controller:
     def _request_for(self, candidate_id: str, retime: int = 0) -> EvalRequest:
         return self.setup.request(self.view.sources[candidate_id], retime)
 
+    def _fits(self, questions: Sequence[Prepared]) -> bool:
+        """Whether one more question than these may be sent now. Raises Held."""
+        if self._models is not None and self._models.room <= len(questions):
+            return False
+        return bool(questions) or self._outbox.is_ours()
+
     def _reserve(self, action: AskModel) -> tuple[Prepared, ...]:
         """Reserve one query; none where its ceiling does not fit what is left.
 
-        It is on disk once it is sent.
+        It is on disk once it is sent, and sent at once: the caller has room for it.
         """
         if self._models is None:
             raise PikeError(
@@ -308,14 +343,19 @@ class Controller:
     def _settle(self, query_id: str, future: Future[Answer]) -> None:
         """Write an answer down. It is on disk before it is read."""
         answer = future.result()
-        if answer.error is not None:
-            failed = QueryFailed(query_id=query_id, kind=answer.kind, message=answer.error.what)
+        if answer.error is not None and not self.search_ended:  # then nobody is asked anyway
+            self.error = answer.error
+        if answer.completion is None:
+            assert answer.error is not None, "an answer is a completion or an error"
+            failed = QueryFailed(
+                query_id=query_id,
+                kind=answer.kind,
+                message=answer.error.what,
+                charged=answer.charged,
+            )
             self._write(failed, durable=False)
-            if not self.search_ended:  # afterwards nobody is asked anyway
-                self.error = answer.error
             return
         completion = answer.completion
-        assert completion is not None, "an answer is a completion or an error"
         answered = QueryAnswered(
             query_id=query_id,
             text=completion.text,

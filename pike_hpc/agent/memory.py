@@ -74,6 +74,10 @@ class Memory:
         """Make what was written durable. Raises TryAgainLater as the journal does."""
         self._journal.take_events()  # which nobody needs any more
 
+    def require_newest(self) -> None:
+        """Raise Held where another controller has taken the task over."""
+        self._journal.require_newest()
+
     @property
     def idle(self) -> bool:
         """Whether nothing was written here."""

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from pike_hpc.llm import Completion, LanguageModel, ModelRequest
+from pike_hpc.llm import Completion, LanguageModel, ModelRequest, NotRecorded, Waits
 from pike_hpc.proposers.agents import Prompt, render
 from pike_hpc.records import EvalResult, PikeError, QueryReserved, Role, Task, Tier, digest
 from pike_hpc.search import AskModel, TaskView, tried
 from pike_hpc.tasks import effective_source
 
 _PARALLEL = 64
-"""Queries in flight at once: at 10 s an answer they feed 64 workers at 10 s a verdict. A provider's
-rate limit is met by backing off, not by this."""
+"""Queries in flight at once, of all tasks of an agent: at 10 s an answer they feed 64 workers at
+10 s a verdict. A provider's rate limit is met by backing off, not by this."""
 
 _TORCH = "2.11 to 2.13"
 """What candidates run on as far as is known before the first verdict."""
@@ -51,23 +51,41 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back: a completion, or the error that a person must read."""
+    """What came back: a completion, the error that a person must read, or both."""
 
     completion: Completion | None = None
     error: PikeError | None = None
     kind: str = ""
+    charged: bool = False
+    """Whether an error may have been paid for all the same."""
 
 
 class Models:
     """The models of a run by role."""
 
     def __init__(
-        self, seats: Mapping[Role, Seat], tiers: tuple[Tier, ...], ideas: int = 10
+        self,
+        seats: Mapping[Role, Seat],
+        tiers: tuple[Tier, ...],
+        ideas: int = 10,
+        waits: Waits | None = None,
     ) -> None:
-        """`ideas` is how many a brainstorm is asked for: one a branch."""
+        """`ideas` is how many a brainstorm is asked for: one a branch; `waits` are the models'."""
         self._seats, self._tiers, self.ideas = seats, tiers, ideas
-        self._room = threading.BoundedSemaphore(_PARALLEL)
+        self._lock = threading.Lock()
+        self._open = 0
         self._closed = threading.Event()
+        self._waits = waits
+
+    @property
+    def room(self) -> int:
+        """Queries that may be sent now.
+
+        One that is reserved and waits is lost at its ceiling when its agent is killed, though
+        nobody was asked.
+        """
+        with self._lock:
+            return _PARALLEL - self._open
 
     def prepare(self, action: AskModel, view: TaskView, task: Task, device_kind: str) -> Prepared:
         """The query for an action, with the ceiling of its cost. Sends nothing."""
@@ -101,31 +119,47 @@ class Models:
     def send(self, prepared: Prepared) -> Future[Answer]:
         """Ask in a thread; the future never raises. After `close` it may never be done."""
         future: Future[Answer] = Future()
+        with self._lock:
+            self._open += 1
         # A daemon: an agent told to stop must not wait for a server that says nothing.
         threading.Thread(
             target=self._answer, args=(prepared, future), name="model", daemon=True
         ).start()
         return future
 
+    def stop_waiting(self) -> None:
+        """Ask nobody again: who has answered with an error by now ends with it, and is not paid."""
+        if self._waits is not None:
+            self._waits.end()
+
     def close(self) -> None:
         """Send nothing more; answers in flight are lost and will be journalled as such."""
         self._closed.set()
 
     def _answer(self, prepared: Prepared, future: Future[Answer]) -> None:
-        with self._room:
-            if self._closed.is_set():
-                return
-            try:
-                future.set_result(_ask(prepared))
-            except BaseException as error:  # nobody watches this thread: the future tells
-                future.set_exception(error)
+        try:
+            answer = None if self._closed.is_set() else _ask(prepared)
+        except BaseException as error:  # nobody watches this thread: the future tells
+            future.set_exception(error)
+            return
+        finally:
+            with self._lock:
+                self._open -= 1
+        if answer is not None:
+            future.set_result(answer)
 
 
 def _ask(prepared: Prepared) -> Answer:
     try:
         return Answer(completion=prepared.seat.model.complete(prepared.request))
+    except NotRecorded as error:
+        return Answer(completion=error.completion, error=error)
     except PikeError as error:
         return Answer(error=error, kind=type(error).__name__)
+    except Exception as error:  # of a client's own making: it ends one task, not the agent
+        kind = type(error).__name__
+        what = f"model {prepared.seat.model.name} failed: {kind}: {error}"
+        return Answer(error=PikeError(what), kind=kind, charged=True)
 
 
 def _prompt(

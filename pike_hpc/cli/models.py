@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pike_hpc.agent import Models, Seat
 from pike_hpc.cli.tape import Tape
 from pike_hpc.config import ModelSpec, Resolved, env
-from pike_hpc.llm import ModelRequest, make_model, price_of
+from pike_hpc.llm import ModelRequest, RetryPolicy, Waits, make_model, price_of
 from pike_hpc.records import Role
 
 MODEL_TAPE = "model.jsonl"
 """Name of the model's cassette in the folder of --record and --replay."""
+
+_BRIEF = RetryPolicy(tries=2, max_total_s=10.0)
+"""For who only wants to know whether a model answers."""
 
 
 def make_models(resolved: Resolved, tape: Tape | None = None) -> Models | None:
@@ -23,16 +26,17 @@ def make_models(resolved: Resolved, tape: Tape | None = None) -> Models | None:
     specs = {role: workflow.model_for(role.value) for role in Role}
     made: list[tuple[ModelSpec, Seat]] = []
     seats = {}
+    waits = Waits()
     for role, spec in specs.items():
         if spec is None:
             continue
         seat = next((seat for known, seat in made if known == spec), None)
         if seat is None:  # roles that name the same model share its client
-            seat = _seat(spec, resolved, tape or Tape())
+            seat = _seat(spec, resolved, tape or Tape(), waits=waits)
             made.append((spec, seat))
         seats[role] = seat
     ideas = workflow.search.options.get("branches", 10)
-    return Models(seats, workflow.evaluate.tiers, int(ideas))
+    return Models(seats, workflow.evaluate.tiers, int(ideas), waits)
 
 
 def brief_answers(resolved: Resolved) -> Iterator[tuple[str, float]]:
@@ -46,7 +50,7 @@ def brief_answers(resolved: Resolved) -> Iterator[tuple[str, float]]:
         if spec is None or (spec.model, spec.base_url) in asked:
             continue
         asked.add((spec.model, spec.base_url))
-        model = _seat(spec, resolved, Tape()).model
+        model = _seat(spec, resolved, Tape(), policy=_BRIEF).model
         question = ModelRequest(
             role=role,
             system="Answer with one word.",
@@ -64,7 +68,14 @@ def check_keys(resolved: Resolved, tape: Tape) -> None:
         models.close()
 
 
-def _seat(spec: ModelSpec, resolved: Resolved, tape: Tape) -> Seat:
+def _seat(
+    spec: ModelSpec,
+    resolved: Resolved,
+    tape: Tape,
+    *,
+    policy: RetryPolicy | None = None,
+    waits: Waits | None = None,
+) -> Seat:
     environ = env.environ()
     if tape.replay is not None:
         spec = dataclasses.replace(spec, provider="cassette", model=str(tape.replay / MODEL_TAPE))
@@ -82,6 +93,8 @@ def _seat(spec: ModelSpec, resolved: Resolved, tape: Tape) -> Seat:
         key=key,
         prices=override,
         record=tape.record / MODEL_TAPE if tape.record else None,
+        policy=policy,
+        waits=waits,
     )
     return Seat(
         model=model,

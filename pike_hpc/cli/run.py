@@ -17,7 +17,7 @@ from pike_hpc.launch import exports, key_names, ranges
 from pike_hpc.mailbox import FileMailbox
 from pike_hpc.records import CodecError, Task, UsageError, from_json, to_json
 from pike_hpc.search import TaskView, replay
-from pike_hpc.tasks import Suite, load_suite, parse_range, select
+from pike_hpc.tasks import Suite, load_suite, parse_range, refuse_twins, select
 from pike_hpc.tasks.source import check_overrides
 
 
@@ -113,6 +113,7 @@ def tasks_of(resolved: Resolved) -> tuple[tuple[Task, ...], tuple[tuple[Path, st
         overrides = dict(spec.shape_overrides.get(task.id, {}))
         check_overrides(task.source, overrides, where=task.key)
         tasks.append(dataclasses.replace(task, variant=spec.variant, shape_overrides=overrides))
+    refuse_twins(tasks)
     return tuple(tasks), suite.refused
 
 

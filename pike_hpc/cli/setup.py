@@ -55,7 +55,11 @@ def make_controller(
         run.dir, task_slug(task.key), writer=writer, seed=workflow.search.seed, clock=time.time,
         made_by=made_by(),
     )  # fmt: skip
-    return Controller(setup, journal, mailbox, models)
+    try:
+        return Controller(setup, journal, mailbox, models)
+    except BaseException:
+        journal.close()  # and the task's lock: this very process may take it over again
+        raise
 
 
 def _toolchain(run: Run) -> Toolchain:

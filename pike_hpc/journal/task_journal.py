@@ -19,7 +19,7 @@ from types import TracebackType
 from pike_hpc.journal.disk import Disk, OsDisk, explain, write_all
 from pike_hpc.journal.history import History, read_history
 from pike_hpc.journal.line import Place, Stamped, to_line
-from pike_hpc.journal.lock import LockKind, WriterLock
+from pike_hpc.journal.lock import Held, LockKind, WriterLock
 from pike_hpc.journal.segment import (
     Extent,
     SegmentName,
@@ -151,6 +151,21 @@ class TaskJournal:
     def epoch(self) -> int:
         """The epoch this controller started."""
         return self._name.epoch
+
+    def require_newest(self) -> None:
+        """Raise Held where another controller has taken the task over: this one counts no more.
+
+        For whoever is about to do what nobody can undo. One listing.
+        """
+        newest = max(list_segments(self._run_dir, self._name.slug), default=self._name)
+        if newest.epoch > self.epoch:
+            raise Held(
+                f"{newest.writer} has taken the task over: what was written here since then is "
+                "ignored",
+                where=str(self._path.with_name(str(newest))),
+                fix="nothing to do, the other one goes on; to see how: pike-hpc status "
+                f"'{self._run_dir}'",
+            )
 
     @property
     def torn(self) -> Mapping[str, int]:

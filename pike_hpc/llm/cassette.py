@@ -8,12 +8,14 @@ request that is not on the tape is an error that says so. Prompts and keys are n
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from pike_hpc.llm.errors import ModelRefused, ModelUnavailable
+from pike_hpc.llm.errors import ModelRefused, ModelUnavailable, NotRecorded
 from pike_hpc.llm.request import Completion, LanguageModel, ModelRequest
 from pike_hpc.records import CodecError, PikeError, UsageError, from_json, to_json
 
@@ -61,15 +63,27 @@ class RecordingModel:
         return self._inner.max_cost_usd(request)
 
     def complete(self, request: ModelRequest) -> Completion:
-        """The inner model's answer or error, recorded before it is passed on."""
+        """The inner model's answer or error, recorded before it is passed on.
+
+        Raises NotRecorded, which carries the answer, where the tape can't be written.
+        """
         try:
             completion = self._inner.complete(request)
         except (ModelRefused, ModelUnavailable) as error:
             refused = isinstance(error, ModelRefused)
             seen = RecordedError(refused=refused, what=error.what, where=error.where, fix=error.fix)
-            self._write(request, None, seen)
+            with contextlib.suppress(OSError):  # the model's own error says more
+                self._write(request, None, seen)
             raise
-        self._write(request, completion, None)
+        try:
+            self._write(request, completion, None)
+        except OSError as error:
+            raise NotRecorded(
+                f"an answer could not be recorded: {error.strerror or error}",
+                completion,
+                where=str(self._path),
+                fix="free space there, or go on without --record; the tape lacks this answer",
+            ) from error
         return completion
 
     def _write(
@@ -87,7 +101,14 @@ class RecordingModel:
         )
         line = to_json(row).encode() + b"\n"
         with self._lock, self._path.open("ab", buffering=0) as tape:
-            tape.write(line)
+            size = tape.seek(0, os.SEEK_END)
+            try:
+                if tape.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    tape.truncate(size)  # the next row shall not follow half a one
+                raise
 
 
 class CassetteModel:

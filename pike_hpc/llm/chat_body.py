@@ -37,11 +37,16 @@ def parse_body(body: bytes, model: str) -> Completion:
 
 
 def error_text(body: bytes) -> str:
-    """What an error body says, its code first; "" where it says nothing readable."""
+    """What an error body says, its code first; "" where it says nothing readable.
+
+    Gemini's endpoint wraps it into a list.
+    """
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
         return _glimpse(body) if body else ""
+    if isinstance(data, list) and len(data) == 1:
+        data = data[0]
     error = data.get("error", data) if isinstance(data, dict) else data
     if isinstance(error, dict):
         words = [_string(error.get("code")), _string(error.get("message"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pike_hpc.llm.request import Completion
 from pike_hpc.records import TryAgainLater, UsageError
 
 
@@ -11,3 +12,11 @@ class ModelRefused(UsageError):
 
 class ModelUnavailable(TryAgainLater):
     """Overloaded, unreachable or answering nonsense, after all tries. Nothing is lost."""
+
+
+class NotRecorded(TryAgainLater):
+    """An answer came, is paid, and could not be put on tape: `completion` is all there is of it."""
+
+    def __init__(self, what: str, completion: Completion, *, where: str, fix: str) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.completion = completion

@@ -9,6 +9,7 @@ from pike_hpc.llm.cassette import CassetteModel, RecordingModel
 from pike_hpc.llm.late import LateModel
 from pike_hpc.llm.prices import price_of
 from pike_hpc.llm.request import LanguageModel
+from pike_hpc.llm.retry import RetryPolicy, Waits
 from pike_hpc.llm.scripted import ScriptedModel, load_script
 from pike_hpc.records import UsageError
 
@@ -24,10 +25,13 @@ def make_model(
     prices: Path | None = None,
     timeout_s: float = 600.0,
     record: Path | None = None,
+    policy: RetryPolicy | None = None,
+    waits: Waits | None = None,
 ) -> LanguageModel:
     """The model of one entry. Sends nothing. Raises UsageError.
 
-    `prices` is the user's price file, `record` a cassette to which all answers are appended.
+    `prices` is the user's price file, `record` a cassette to which all answers are appended,
+    `policy` how long a provider in trouble is waited for, `waits` what can end that early.
     """
     made: LanguageModel
     if provider == "scripted":
@@ -35,7 +39,7 @@ def make_model(
     elif provider == "cassette":
         made = CassetteModel(Path(model))
     elif provider == "openai":
-        made = _openai(model, base_url, key, prices, timeout_s)
+        made = _openai(model, base_url, key, prices, timeout_s, policy, waits)
     else:
         raise UsageError(
             f"no provider {provider!r}", where="models: provider", valid=", ".join(PROVIDERS)
@@ -44,7 +48,13 @@ def make_model(
 
 
 def _openai(
-    model: str, base_url: str | None, key: str | None, prices: Path | None, timeout_s: float
+    model: str,
+    base_url: str | None,
+    key: str | None,
+    prices: Path | None,
+    timeout_s: float,
+    policy: RetryPolicy | None,
+    waits: Waits | None,
 ) -> LateModel:
     if base_url is None and not key:
         raise UsageError(
@@ -71,7 +81,13 @@ def _openai(
         from pike_hpc.llm.openai_model import OPENAI_URL, OpenAIModel  # noqa: PLC0415 - it is slow
 
         return OpenAIModel(
-            model, key=key, base_url=base_url or OPENAI_URL, price=price, timeout_s=timeout_s
+            model,
+            key=key,
+            base_url=base_url or OPENAI_URL,
+            price=price,
+            timeout_s=timeout_s,
+            policy=policy,
+            sleep=(waits or Waits()).sleep,
         )
 
     return LateModel(model, price, make)

@@ -1,10 +1,11 @@
 """OpenAIModel: any server that speaks OpenAI's chat completions, through the openai client.
 
 Contract: the SDK's own retries are off; `llm.retry` is the only layer that asks again. Refusals
-(401, 403, 404, 400 …) are ModelRefused at once; overload, timeouts, broken connections and bodies
-that are no answer are ModelUnavailable after the tries. A server that refuses `temperature` or
-`max_tokens` is asked without the one, or by its newer name, from then on. The key goes into the
-client and nowhere else: not into messages, not into a repr.
+(401, 403, 404, 400 …) are ModelRefused at once; timeouts, broken connections and bodies that are
+no answer are ModelUnavailable after the tries, rate limits and overload after the time of the
+policy. A server that refuses `temperature` or `max_tokens` is asked without the one, or by its
+newer name, from then on. The key goes into the client and nowhere else: not into messages, not
+into a repr.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _CONNECT_S = 10.0
 
 _TRANSIENT = frozenset({408, 409, 425, 429})
 """With every 5xx: the statuses that the openai client itself would retry."""
+
+_OVERLOADED = frozenset({429, 503})
+"""Too many requests, or nobody free: waiting helps, and nothing was done or charged."""
 
 _CHECK = {
     400: "what the server says about the request, and models: max_output_tokens",
@@ -166,7 +170,11 @@ class OpenAIModel:
                 fix="add credit with the provider, then run the same command again",
             ) from None
         if status in _TRANSIENT or status >= 500:
-            raise Transient(what, retry_after_s=self._retry_after_s(error)) from None
+            raise Transient(
+                what,
+                retry_after_s=self._retry_after_s(error),
+                overloaded=status in _OVERLOADED,
+            ) from None
         raise ModelRefused(
             f"model {self._name} refuses the request: {what}",
             where=self._base_url,

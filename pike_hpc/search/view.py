@@ -221,13 +221,25 @@ class TaskView:
             asked = self.retimes_asked.get(event.candidate_id, 0)
             self.retimes_asked[event.candidate_id] = max(asked, event.retime)
             if event.retime not in self.retimed.get(event.candidate_id, {}):
+                self._void(self.retiming, event)
                 self.retiming[event.request_id] = event.candidate_id
             return
+        for request_id in self._void(self.unjudged, event):
+            del self.requested[request_id]
         self.requested[event.request_id] = event.candidate_id
         self.requested_candidates.add(event.candidate_id)
         known = self.verdicts.get(event.candidate_id)
         if known is None or known.status is EvalStatus.JUDGE_ERROR:
             self.unjudged[event.request_id] = event.candidate_id
+
+    @staticmethod
+    def _void(waiting: dict[str, str], event: Requested) -> list[str]:
+        """Wait no more for older requests of what is asked for anew: another judge, another id."""
+        asked = (event.candidate_id, event.request_id)
+        old = [r for r, c in waiting.items() if c == asked[0] and r != asked[1]]
+        for request_id in old:
+            del waiting[request_id]
+        return old
 
     def _judge(self, result: EvalResult) -> None:
         if self.task is None or result.key.task_digest != self.task.digest:

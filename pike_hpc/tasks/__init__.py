@@ -10,6 +10,7 @@ from pike_hpc.tasks.spec import (
     load_suite,
     module_integers,
     parse_range,
+    refuse_twins,
     select,
     suites,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "load_suite",
     "module_integers",
     "parse_range",
+    "refuse_twins",
     "select",
     "suites",
 ]

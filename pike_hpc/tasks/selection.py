@@ -77,6 +77,29 @@ def refused_among(suite: Suite, items: Sequence[str]) -> tuple[tuple[Path, str],
     )
 
 
+def refuse_twins(tasks: Sequence[Task]) -> None:
+    """Two equal tasks in one run would be one request, whose verdict only one of them hears.
+
+    Raises:
+        UsageError: naming both.
+    """
+    seen: dict[str, Task] = {}
+    for task in tasks:
+        other = seen.setdefault(task.digest, task)
+        if other is not task:
+            raise UsageError(
+                f"two tasks are the same program: {_file(other)} and {_file(task)}",
+                where=f"suite {task.suite}",
+                valid="each program once in a run",
+                fix="remove one of the two files, or leave one out with tasks.ids",
+            )
+
+
+def _file(task: Task) -> str:
+    """As its file is called, leading zeros aside."""
+    return f"{task.id}.py" if task.name == task.id else f"{task.id}_{task.name}.py"
+
+
 def task_by_id(suite: Suite, text: str) -> Task:
     """The task with this id; else with this file stem (`4_LeNet5`), else with this name.
 

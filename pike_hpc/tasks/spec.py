@@ -14,7 +14,15 @@ from pathlib import Path
 
 from pike_hpc.records import Task, UsageError, Variant, did_you_mean
 from pike_hpc.tasks.folders import Found, find_suites, folder_name
-from pike_hpc.tasks.selection import ALL, is_span, parse_range, refused_among, select, task_by_id
+from pike_hpc.tasks.selection import (
+    ALL,
+    is_span,
+    parse_range,
+    refuse_twins,
+    refused_among,
+    select,
+    task_by_id,
+)
 from pike_hpc.tasks.source import (
     apply_overrides,
     check_overrides,
@@ -33,6 +41,7 @@ __all__ = [
     "load_suite",
     "module_integers",
     "parse_range",
+    "refuse_twins",
     "select",
     "suites",
 ]

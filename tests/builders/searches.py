@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pike_hpc.agent import Controller, Models, TaskSetup, made_by
-from pike_hpc.journal import TaskJournal, task_slug
+from pike_hpc.journal import Disk, TaskJournal, task_slug
 from pike_hpc.mailbox import Mailbox
 from pike_hpc.proposers.rules import Toolchain
 from pike_hpc.records import Task, Tier
@@ -36,11 +36,15 @@ def task_setup(
 
 
 def open_search(
-    run_dir: Path, setup: TaskSetup, mailbox: Mailbox, models: Models | None = None
+    run_dir: Path,
+    setup: TaskSetup,
+    mailbox: Mailbox,
+    models: Models | None = None,
+    disk: Disk | None = None,
 ) -> Controller:
     """The task's journal is made or continued in `run_dir`; the caller closes the controller."""
     slug = task_slug(setup.task.key)
     journal = TaskJournal.open(
-        run_dir, slug, writer="t", seed=0, clock=lambda: 0.0, made_by=made_by()
+        run_dir, slug, writer="t", seed=0, clock=lambda: 0.0, made_by=made_by(), disk=disk
     )
     return Controller(setup, journal, mailbox, models)

@@ -10,7 +10,7 @@ import pytest
 
 from pike_hpc.llm import ModelRefused, ModelRequest, ModelUnavailable, price_of
 from pike_hpc.llm.openai_model import OpenAIModel
-from pike_hpc.llm.retry import RetryPolicy
+from pike_hpc.llm.retry import RetryPolicy, Waits
 from pike_hpc.records import Role
 
 KEY = "sk-very-secret-0123456789"
@@ -35,6 +35,13 @@ def answer(text="hello", finish_reason="stop", **usage):
         "usage": usage or {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050},
     }
     return 200, {"x-request-id": "req-1"}, json.dumps(body).encode()
+
+
+def gemini(status, message):
+    """An error as Gemini's endpoint sends it: in a list, the delay in the body alone."""
+    delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "25s"}
+    error = {"code": status, "message": message, "status": "RESOURCE_EXHAUSTED", "details": [delay]}
+    return status, {}, json.dumps([{"error": error}]).encode()
 
 
 def failure(status, message="no", *, code=None, headers=None):
@@ -114,6 +121,7 @@ def ask(server):
             price=price,
             timeout_s=timeout_s,
             sleep=ask.waits.append,
+            clock=lambda: time.monotonic() + sum(ask.waits),
             rng=random.Random(0),
         )
         models.append(model)
@@ -185,7 +193,7 @@ def test_a_refusal_is_not_repeated(ask, server, status, hint):
     "trouble",
     [
         failure(500, "oops"),
-        failure(503, "overloaded"),
+        failure(529, "overloaded"),
         failure(408),
         (200, {}, b"\x00\xff garbage"),
         (200, {"content-type": "text/html"}, b"<html>gateway</html>"),
@@ -218,7 +226,35 @@ def test_waits_grow_and_stay_well_under_a_minute(ask):
 
 def test_retry_after_is_honoured(ask):
     assert ask(failure(429, headers={"retry-after": "7"}), answer()).text == "hello"
-    assert ask.waits == [7.0]
+    assert 7.0 <= ask.waits[0] <= 7.0 * 1.25
+
+
+def test_who_is_told_at_once_every_time_still_backs_off(ask, server):
+    told = [failure(429, headers={"retry-after": "0"}) for _ in range(6)]
+    ask(*told, answer())
+    assert sum(ask.waits) > 30.0
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_limit_per_minute_is_waited_out(ask, server, status):
+    limited = [gemini(status, "You exceeded your current quota") for _ in range(6)]
+    assert ask(*limited, answer("at last")).text == "at last"
+    assert len(server.seen) == 7
+    assert 30.0 < sum(ask.waits) < 63.0
+    assert all(wait <= 60.0 for wait in ask.waits)
+
+
+def test_a_limit_that_does_not_pass_is_given_up_with_the_servers_words(ask, server):
+    with pytest.raises(ModelUnavailable, match="HTTP 429: You exceeded your current quota"):
+        ask(gemini(429, "You exceeded your current quota"))
+    assert 800.0 < sum(ask.waits) <= 900.0
+    assert max(ask.waits) <= 60.0
+
+
+def test_waiting_for_a_limit_uses_up_no_try(ask, server):
+    limited = [gemini(429, "slow down") for _ in range(5)]
+    trouble = [failure(500) for _ in range(3)]
+    assert ask(*limited, *trouble, answer("at last")).text == "at last"
 
 
 def test_retry_after_can_be_a_date(ask):
@@ -227,7 +263,7 @@ def test_retry_after_can_be_a_date(ask):
         "retry-after": "Wed, 21 Oct 2026 07:28:09 GMT",
     }
     ask(failure(429, headers=dates), answer())
-    assert ask.waits == [9.0]
+    assert 9.0 <= ask.waits[0] <= 9.0 * 1.25
 
 
 def test_a_retry_after_that_makes_no_sense_is_ignored(ask):
@@ -235,9 +271,14 @@ def test_a_retry_after_that_makes_no_sense_is_ignored(ask):
     assert 0.5 <= ask.waits[0] <= 1.0
 
 
+def test_a_retry_after_of_minutes_is_honoured(ask):
+    assert ask(failure(429, headers={"retry-after": "120"}), answer()).text == "hello"
+    assert 120.0 <= ask.waits[0] <= 150.0
+
+
 def test_a_long_retry_after_is_told_instead_of_waited(ask, server):
-    with pytest.raises(ModelUnavailable, match="asks to wait 120 s"):
-        ask(failure(429, "daily limit", headers={"retry-after": "120"}))
+    with pytest.raises(ModelUnavailable, match="asks to wait 3600 s"):
+        ask(failure(429, "daily limit", headers={"retry-after": "3600"}))
     assert ask.waits == []
     assert len(server.seen) == 1
 
@@ -285,6 +326,23 @@ def test_a_model_that_wants_other_parameters_gets_them_from_then_on(server):
         assert body["max_completion_tokens"] == 100
         assert "max_tokens" not in body
         assert "temperature" not in body
+
+
+def test_waits_end_when_nobody_has_time(server):
+    waits = Waits()
+    server.replies[:] = [gemini(429, "slow down")]
+    model = OpenAIModel("m", key=KEY, base_url=server.url, sleep=waits.sleep)
+    waits.end()
+    with pytest.raises(ModelUnavailable, match="nobody waits"):
+        model.complete(REQUEST)
+    model.close()
+    assert len(server.seen) == 1
+
+
+def test_a_complaint_in_a_list_is_understood(ask, server):
+    complaint = gemini(400, "Invalid value at 'temperature': out of range")
+    assert ask(complaint, answer("one")).text == "one"
+    assert "temperature" not in server.seen[1][2]
 
 
 def test_a_complaint_that_does_not_help_is_a_refusal(ask, server):

@@ -1,21 +1,32 @@
 """A provider that refuses or fails ends the sitting in order: noted, explained, resumable."""
 
 import concurrent.futures
+import errno
 import math
+import os
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 
 import pytest
+from builders.flaky_mailbox import BEFORE, FlakyMailbox
 from builders.searches import open_search, task_setup
 
 from pike_hpc.agent import AgentOptions, Models, Seat, run_agent
-from pike_hpc.journal import read_task
-from pike_hpc.llm import ModelRefused, ModelUnavailable, ScriptedModel, load_script
+from pike_hpc.journal import OsDisk, read_task
+from pike_hpc.llm import (
+    ModelRefused,
+    ModelUnavailable,
+    RecordingModel,
+    ScriptedModel,
+    Waits,
+    load_script,
+)
+from pike_hpc.llm.retry import Transient
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import Paused, QueryFailed, Role, Tier
-from pike_hpc.search import Limits, make_strategy
+from pike_hpc.search import Limits, QueryState, make_strategy
 from pike_hpc.tasks import find_task
 from pike_hpc.worker import SimulatedJudge
 
@@ -59,13 +70,13 @@ def sit(run_dir, model, task_ids):
     return outcome, controllers
 
 
-def controller(run_dir, task_id, mailbox, models):
+def controller(run_dir, task_id, mailbox, models, disk=None):
     task = find_task(f"level3-pike/{task_id}")
     options = {"branches": 2, "fix_attempts": 1}
     strategy = make_strategy(
         "pike_b", options=options, seed=0, limits=LIMITS, portfolio=(), has_model=True
     )
-    return open_search(run_dir, task_setup(task, strategy, LIMITS), mailbox, models)
+    return open_search(run_dir, task_setup(task, strategy, LIMITS), mailbox, models, disk)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +109,151 @@ def test_a_task_whose_provider_fails_does_not_stop_the_others(tmp_path):
     assert outcome.exit_code == 2
     assert refused.view.finished is None
     assert served.view.finished is not None
+
+
+def test_a_client_that_breaks_down_ends_its_task_alone(tmp_path):
+    digest = find_task("level3-pike/4").digest[:12]
+    model = FailingModel(RuntimeError("a bug in a client"), failing=digest)
+    outcome, (broken, served) = sit(tmp_path, model, ["4", "8"])
+    assert outcome.exit_code == 1
+    assert "RuntimeError: a bug in a client" in outcome.reason
+    assert broken.view.spent.queries == 1, "nobody knows whether it was paid"
+    assert served.view.finished is not None
+
+
+def test_an_answer_that_cannot_be_recorded_is_kept(tmp_path):
+    """A tape on a device that is always full; what was paid is in the journal all the same."""
+    model = RecordingModel(ScriptedModel(load_script("default")), tmp_path / "tape.jsonl")
+    (tmp_path / "tape.jsonl").symlink_to("/dev/full")
+    outcome, (one,) = sit(tmp_path, model, ["4"])
+    assert (outcome.finished, outcome.exit_code) == (False, 75)
+    assert "could not be recorded: No space left" in outcome.reason
+    assert one.view.outcomes, "ideas were made of the answer"
+    assert one.view.spent.queries == 1
+
+
+class Disobedient(OsDisk):
+    """Fails to sync one task's journal once it is told to."""
+
+    fails = False
+
+    def sync(self, fd):
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+def test_at_a_stop_one_task_that_fails_loses_no_other_its_answer(tmp_path):
+    model, disk, mailbox = SlowModel(answer_s=3.0), Disobedient(), MemoryMailbox()
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Watched({role: seat for role in Role}, tuple(Tier))
+    models.sent = []
+    bad = controller(tmp_path, "4", mailbox, models, disk)
+    good = controller(tmp_path, "8", mailbox, models)
+
+    def stopping():
+        disk.fails = len(models.sent) == 2
+        return disk.fails
+
+    outcome = run_agent(
+        [bad, good],
+        AgentOptions(),
+        clock=lambda: model.now,
+        sleep=lambda step_s: model.pass_time(step_s, models.sent),
+        stopping=stopping,
+    )
+    disk.fails = False
+    assert outcome.exit_code == 75
+    assert not good.view.in_flight
+    assert [query.state for query in good.view.queries.values()] == [QueryState.ANSWERED]
+    good.close()
+    bad.close()
+    models.close()
+
+
+class Limited(ScriptedModel):
+    """A provider that is at its limit: it is asked again until nobody waits."""
+
+    def __init__(self, waits):
+        super().__init__(load_script("default"))
+        self.waits, self.asked = waits, threading.Event()
+
+    def complete(self, request):
+        self.asked.set()
+        try:
+            self.waits.sleep(3600)
+        except Transient as error:
+            raise ModelUnavailable(error.what) from None
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_who_leaves_does_not_pay_for_what_waits_to_be_asked_again(tmp_path, once):
+    waits = Waits()
+    model = Limited(waits)
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Watched({role: seat for role in Role}, tuple(Tier), waits=waits)
+    models.sent = []
+    one = controller(tmp_path, "4", MemoryMailbox(), models)
+    now = [0.0]
+
+    def sleep(seconds):
+        assert model.asked.wait(20)
+        now[0] += 30.0
+        if now[0] > 60.0:
+            concurrent.futures.wait(models.sent, timeout=20)
+
+    outcome = run_agent(
+        [one],
+        AgentOptions(once=once, sitting_s=60.0),
+        clock=lambda: now[0],
+        sleep=sleep,
+        stopping=lambda: False,
+    )
+    assert (outcome.finished, outcome.exit_code) == (False, 0)
+    assert not one.view.in_flight
+    assert one.view.spent.queries == 0
+    one.close()
+    models.close()
+
+
+class OneLate(ScriptedModel):
+    """The second program comes when it is let go."""
+
+    def __init__(self):
+        super().__init__(load_script("default"))
+        self.let_go = threading.Event()
+
+    def complete(self, request):
+        if "/b1/" in request.request_key:
+            assert self.let_go.wait(20)
+        return super().complete(request)
+
+
+def test_a_mailbox_in_trouble_costs_no_answer_that_is_on_its_way(tmp_path):
+    model, mailbox = OneLate(), FlakyMailbox(lambda _name: BEFORE)
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Watched({role: seat for role in Role}, tuple(Tier))
+    models.sent = []
+    one = controller(tmp_path, "4", mailbox, models)
+
+    def sleep(_seconds):
+        if one.mailbox_trouble is not None:
+            model.let_go.set()
+        concurrent.futures.wait(models.sent, timeout=0.01)
+
+    outcome = run_agent(
+        [one],
+        AgentOptions(once=True),
+        clock=lambda: 0.0,
+        sleep=sleep,
+        stopping=lambda: False,
+    )
+    assert (outcome.finished, outcome.exit_code) == (False, 75)
+    assert "the mailbox does not answer" in outcome.reason
+    assert {query.state for query in one.view.queries.values()} == {QueryState.ANSWERED}
+    assert len(one.view.queries) == 3
+    one.close()
+    models.close()
 
 
 class SlowModel(ScriptedModel):
@@ -184,6 +340,59 @@ def test_nothing_is_asked_that_will_not_be_answered_in_time(tmp_path):
     again = SlowModel(answer_s=40.0)
     _, view = look_in(tmp_path, again, 60.0)
     assert again.asked == 2, "in the first half of its time it always asks"
+
+
+class Stuck(ScriptedModel):
+    """Answers no program, and counts who asked."""
+
+    def __init__(self):
+        super().__init__(load_script("default"))
+        self.asked, self.changed = 0, threading.Condition()
+        self.left = threading.Event()
+
+    def complete(self, request):
+        if request.role is Role.BRAINSTORM:
+            return super().complete(request)
+        with self.changed:
+            self.asked += 1
+            self.changed.notify_all()
+        self.left.wait(20)
+        return super().complete(request)
+
+
+def test_what_is_not_sent_yet_is_not_reserved(tmp_path):
+    """Eight tasks want ten programs each; 64 are asked for at once, and no more are charged."""
+    model = Stuck()
+    seat = Seat(model=model, temperature=0.0, max_output_tokens=100)
+    models = Models({role: seat for role in Role}, tuple(Tier))
+    limits = Limits(queries=100)
+    strategy = make_strategy(
+        "pike_b", options={}, seed=0, limits=limits, portfolio=(), has_model=True
+    )
+    tasks = [find_task(f"level3-pike/{i}") for i in ("4", "8", "13", "17", "20", "29", "31", "33")]
+    mailbox = MemoryMailbox()
+    controllers = [
+        open_search(tmp_path, task_setup(task, strategy, limits), mailbox, models) for task in tasks
+    ]
+    for one in controllers:
+        one.advance(0)
+    while not all(len(one.view.outcomes) for one in controllers):
+        for one in controllers:
+            one.collect()
+    for one in controllers:
+        one.advance(0)
+    with model.changed:
+        assert model.changed.wait_for(lambda: model.asked == 64, timeout=20)
+    assert sum(len(one.view.in_flight) for one in controllers) == 64
+    assert models.room == 0
+    assert not controllers[-1].advance(0)
+    model.left.set()
+    while models.room == 0:
+        controllers[0].collect()
+    assert controllers[-1].advance(0), "there is room again, so it asks"
+    for one in controllers:
+        one.close()
+    models.close()
 
 
 SILENT = """

@@ -7,6 +7,7 @@ import pytest
 
 from pike_hpc.cli import main
 from pike_hpc.cli.main import COMMANDS
+from pike_hpc.tasks import find_task
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -162,6 +163,26 @@ def test_fewer_tasks_of_the_quickstart_are_named_by_their_ids_alone(capsys, work
     code, out, err = run(capsys, "submit", *quickstart, *site)
     assert code == 0, err
     assert "tasks: level3-pike/4, level3-pike/17\n" in out
+
+
+def test_two_copies_of_one_task_are_refused_by_name(capsys, tmp_path):
+    source = find_task("level3-pike/4").source
+    (tmp_path / "mine").mkdir()
+    for name in ("04_LeNet5.py", "copy.py"):
+        (tmp_path / "mine" / name).write_text(source)
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        "schema_version: 1\nname: twins\ntasks: {path: mine}\nsearch: {strategy: rules}\n"
+    )
+    made = ("--site", "local", "--run", tmp_path / "made")
+    code, _, err = run(capsys, "submit", "--workflow", file, "--simulate", *made)
+    assert code == 2
+    assert "the same program: 4_LeNet5.py and copy.py" in err
+    assert "tasks.ids" in err
+    assert not (tmp_path / "made").exists()
+    fewer = ("--set", 'tasks.ids="4"', "--dry-run")
+    code, _, err = run(capsys, "submit", "--workflow", file, *fewer, *made)
+    assert code == 0, err
 
 
 def test_dry_run_prints_the_ceiling_and_makes_nothing(capsys, workflow):
