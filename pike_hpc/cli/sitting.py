@@ -101,12 +101,12 @@ class Sitting:
     def _drive(self, sleep: Callable[[float], None], stopping: Callable[[], bool]) -> Outcome:
         run = self._run
         with contextlib.ExitStack() as closing:
-            bounds = self._bounds()
             # What is read of a run stays: looking for garbage in it time and again takes a quarter
             # of all time. A single look is over before there is any worth looking for.
             gc.disable()
             closing.callback(gc.enable)
             self._take_over(closing)
+            bounds = self._bounds()
             gc.freeze()
             if not self._once:
                 gc.enable()
@@ -121,7 +121,9 @@ class Sitting:
     def _bounds(self) -> AgentOptions:
         run = self._run
         wall_s = run.resolved.workflow.budget.wall_minutes * 60
-        used_s = active_seconds(run.events(task) for task in run.tasks) if wall_s else 0.0
+        # Agents need not run at the same time: what another one's tasks took is not of this one's.
+        open_tasks = [c.setup.task for c in self._controllers if not c.finished] if wall_s else []
+        used_s = active_seconds(run.events(task) for task in open_tasks)
         return AgentOptions(
             in_flight=_ONCE_IN_FLIGHT if self._once and not wall_s else 2 * self._lanes,
             wall_s=max(wall_s - used_s, 0.001) if wall_s else 0.0,
