@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from pike_hpc.cli.run import Run, writer_id
-from pike_hpc.journal import Held, WriterLock
+from pike_hpc.journal import Held, WriterLock, journal_digest
 from pike_hpc.records import PikeError
 
 _LEFT_BEHIND = frozenset({"mailbox", "slurm", "logs"})
@@ -39,6 +39,15 @@ def keep(run: Run) -> Path | None:
         print(f"pike-hpc: the run was not copied to {kept}: {error}", file=sys.stderr)
         return None
     return kept
+
+
+def is_kept(run: Run) -> bool:
+    """Whether there is nothing to copy: no place for it, or it is there as the journal stands."""
+    folder = run.resolved.site.paths.keep
+    if folder is None:
+        return True
+    kept = Path(folder) / run.dir.name
+    return (kept / "archive.h5").exists() and journal_digest(kept) == journal_digest(run.dir)
 
 
 def _replace(run_dir: Path, kept: Path) -> None:

@@ -20,6 +20,7 @@ from pike_hpc.agent import (
     active_seconds,
     run_agent,
 )
+from pike_hpc.cli.keep import is_kept, keep
 from pike_hpc.cli.room import await_room, tells_of_no_room
 from pike_hpc.cli.run import Run
 from pike_hpc.cli.setup import make_controller
@@ -116,6 +117,9 @@ class Sitting:
         if all(controller.finished for controller in self._controllers) and run.finished():
             run.mailbox.close()
             _build_archive(run)
+            # On Slurm nobody follows the run; elsewhere its follower copies it, page included.
+            if run.resolved.site.scheduler == "slurm" and not is_kept(run):
+                keep(run)
         return outcome
 
     def _bounds(self) -> AgentOptions:

@@ -1,10 +1,12 @@
 """One sitting of an agent: whose time it counts against the wall budget, and what it leaves."""
 
+import dataclasses
 import time
 
 from builders.simulated_run import judge_all, make_run
 
 from pike_hpc.agent import active_seconds
+from pike_hpc.cli.run import Run
 from pike_hpc.cli.sitting import Sitting
 from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.records import Finished, SearchEnded, TaskOpened
@@ -13,6 +15,11 @@ TIMED = """
 tasks: {suite: level3-pike, ids: "4,13"}
 search: {strategy: rules}
 budget: {evaluations_per_task: 4, wall_minutes: 30}
+"""
+ONE = """
+tasks: {suite: level0, ids: "1"}
+search: {strategy: rules}
+budget: {evaluations_per_task: 1}
 """
 
 
@@ -49,3 +56,38 @@ def test_nor_does_it_pay_for_finished_tasks_that_it_is_given_too(tmp_path):
     used_up(run, run.tasks[0], 1800)
     assert sit(run, run.tasks).exit_code == 0
     assert len(run.views()[run.tasks[1].key].results) == 4
+
+
+def at_slurm(run, keep):
+    """The same run at a site with Slurm that keeps runs."""
+    site = run.resolved.site
+    paths = dataclasses.replace(site.paths, keep=str(keep))
+    site = dataclasses.replace(site, scheduler="slurm", paths=paths)
+    return Run(run.dir, dataclasses.replace(run.resolved, site=site), run.tasks)
+
+
+def test_on_slurm_the_last_agent_copies_the_run_once_it_has_its_archive(tmp_path):
+    run = at_slurm(make_run(tmp_path / "a", ONE), tmp_path / "kept")
+    assert sit(run, run.tasks).finished
+    kept = tmp_path / "kept" / run.dir.name
+    assert {p.name for p in kept.iterdir()} >= {"run.yaml", "journal", "archive.h5", "code"}
+    made = kept.stat().st_ino
+    assert sit(run, run.tasks).finished
+    assert kept.stat().st_ino == made, "a tick that finds it there copies nothing"
+
+
+def test_a_copy_that_failed_is_tried_again_by_the_next_look(tmp_path, capsys):
+    (tmp_path / "kept").write_text("a file")
+    run = at_slurm(make_run(tmp_path / "a", ONE), tmp_path / "kept")
+    assert sit(run, run.tasks).finished
+    assert "was not copied" in capsys.readouterr().err
+    (tmp_path / "kept").unlink()
+    assert sit(run, run.tasks).finished
+    assert (tmp_path / "kept" / run.dir.name / "archive.h5").exists()
+
+
+def test_an_unfinished_run_is_not_copied(tmp_path):
+    run = at_slurm(make_run(tmp_path / "a", ONE), tmp_path / "kept")
+    sitting = Sitting(run, "me", run.tasks, None, lanes=1, max_s=0.0, once=True)
+    assert not sitting.run(lambda _: None, lambda: False).finished
+    assert not (tmp_path / "kept").exists()
