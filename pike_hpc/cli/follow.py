@@ -58,7 +58,7 @@ class Follower:
         kept = keep(self._run)
         if kept is not None:
             print(f"kept     {kept}")
-        return 0 if all(task.best for task in report.tasks) else 3
+        return 0 if all(any(task.best.values()) for task in report.tasks) else 3
 
     def _standing(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
         views = {key: replay(s.event for s in events) for key, events in journals.items()}
