@@ -4,7 +4,7 @@ Imports journal and records. Knows run.yaml as text only, and nothing of figures
 """
 
 from pike_hpc.archive.canonical import canonical, canonical_text
-from pike_hpc.archive.elites import Elite, elites, standing
+from pike_hpc.archive.elites import Elite, by_attempt, elites, standing
 from pike_hpc.archive.export_csv import disarmed, export_csv
 from pike_hpc.archive.export_pike import export_pike_layout
 from pike_hpc.archive.read import read
@@ -33,6 +33,7 @@ __all__ = [
     "StampedResult",
     "TaskRecord",
     "TaskState",
+    "by_attempt",
     "canonical",
     "canonical_text",
     "disarmed",

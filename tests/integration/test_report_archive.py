@@ -17,7 +17,7 @@ from pike_hpc.analysis import (
     write_html,
     write_tables,
 )
-from pike_hpc.archive import rebuild
+from pike_hpc.archive import elites, read, rebuild
 from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.records import (
     Candidate,
@@ -331,3 +331,23 @@ def test_an_unwritable_place_is_one_clear_message(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PikeError, match="cannot write"):
         write_html(report, tmp_path / "file" / "r.html")
+
+
+def test_the_time_again_that_counts_is_the_last_by_number_not_by_clock(tmp_path):
+    """The search went on at a host whose clock was five minutes behind."""
+    of, now = task(), [1000.0]
+    journal = TaskJournal.open(
+        tmp_path, task_slug(of.key), writer="w", seed=0, clock=lambda: now[0]
+    )
+    journal.append(TaskOpened(task=of, device_kind="cpu"))
+    for at_s, number, speedup in ((1100, 0, 3.0), (1200, 1, 2.9), (900, 2, 2.0)):
+        now[0] = at_s
+        journal.append(Evaluated(result=result(of, "a", speedup=speedup, retime=number)))
+    journal.append(Finished(reason="the end"))
+    journal.close()
+    rebuild(tmp_path)
+    report = build_report([tmp_path])
+    best = report.tasks[0].best[Tier.FP32]
+    assert (best.speedup, best.retimed, best.search_speedup) == (2.0, True, 3.0)
+    record = read(tmp_path / "archive.h5").tasks[0]
+    assert elites(record)[0].retimed.timing.speedup == 2.0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from builders.results import correct, timed
 
-from pike_hpc.analysis.history import TaskHistory
+from pike_hpc.analysis.history import RunHistory, TaskHistory, merge
 from pike_hpc.analysis.metrics import (
     baselines,
     best_per_tier,
@@ -140,6 +140,19 @@ def test_the_latest_time_again_counts_unless_it_decided_nothing():
         again(verdict("a", EvalStatus.JUDGE_ERROR), 3),
     )
     assert best_per_tier(history(passed("a", 5.0), retimes=times))[Tier.FP32].speedup == 1.8
+
+
+def test_merged_runs_go_by_time_and_each_in_its_own_order():
+    """The first run went on at a host whose clock was behind."""
+    first = [passed("a", 2.9, time=1200.0), passed("a", 2.0, time=900.0)]
+    between = [passed("a", 2.5, time=1100.0)]
+    runs = [
+        RunHistory(run_id=name, path=name, created="", tasks=(history(retimes=tuple(retimes)),))
+        for name, retimes in (("1", first), ("2", between))
+    ]
+    for order in (runs, runs[::-1]):
+        (merged,) = merge(order)
+        assert [v.result.timing.speedup for v in merged.retimes] == [2.5, 2.9, 2.0]
 
 
 def test_who_fails_when_judged_again_has_lost_the_place():
