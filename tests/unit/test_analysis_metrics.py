@@ -191,6 +191,26 @@ def test_stock_settings_count_with_what_was_timed_again_too():
     assert over_stock(judged, Tier.FP32) == 2.0
 
 
+def test_a_stock_setting_that_was_not_timed_again_is_no_measure_where_another_was():
+    judged = history(
+        passed("w", 3.2),
+        passed("s", 2.0),
+        passed("t", 1.9),
+        operators={"w": "optimise", "s": "rule:compile_default", "t": "rule:channels_last"},
+        retimes=(again(passed("w", 3.0)), again(passed("s", 1.7))),
+    )
+    assert over_stock(judged, Tier.FP32) == pytest.approx(3.0 / 1.7)
+
+
+def test_nor_is_a_stock_latency_beside_the_search_value():
+    judged = history(
+        passed("w", 3.2, stock_ms=2.0),
+        operators={"w": "optimise"},
+        retimes=(again(passed("w", 3.0, stock_ms=5.0)),),
+    )
+    assert stock_speedup(judged, Tier.FP32) == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize("status", [EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST])
 def test_a_verdict_that_decided_nothing_does_not_displace_one_that_did(status):
     twice = history(passed("a", 2.0, time=1.0), verdict("a", status, time=2.0))
