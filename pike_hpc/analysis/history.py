@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pike_hpc.archive import QueryRecord, RunArchive, StampedResult, TaskRecord, by_attempt
 from pike_hpc.records import Declined, Proposal, Task
 
+MADE_UP = "simulated"
+"""The device kind of a run that is walked through, `worker.SIMULATED`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHistory:
@@ -35,8 +38,9 @@ class TaskHistory:
 
     @property
     def simulated(self) -> bool:
-        """True if any verdict was made up: then no number of this task is real."""
-        return any(v.result.simulated for v in self.verdicts)
+        """True if any verdict was made up or will be: then no number of this task is real."""
+        judged = (*self.verdicts, *self.retimes)
+        return self.device_kind == MADE_UP or any(v.result.simulated for v in judged)
 
     @property
     def operators(self) -> Mapping[str, tuple[str, ...]]:

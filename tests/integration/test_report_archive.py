@@ -39,6 +39,7 @@ from pike_hpc.records import (
     UsageError,
     Variant,
 )
+from pike_hpc.worker import SIMULATED
 
 HOSTILE = "</pre><script>alert('x')</script>\x00\u202e\x1b[31m\"&<img src=//evil>"
 
@@ -390,3 +391,11 @@ def test_stock_settings_that_were_not_timed_again_are_marked_on_the_page(tmp_pat
         table = (tmp_path / "r.html").read_text("utf-8").split("Stock settings, judged")[1]
         marks.append("not timed again" in table.split("</table>")[0])
     assert marks == [False, True]
+
+
+def test_a_simulated_task_without_a_verdict_yet_makes_no_headline(tmp_path):
+    report = build_report([run(tmp_path / "r", [task()], device=SIMULATED)])
+    data = json.loads(report_json(report))
+    assert (data["geomean_device"], data["geomean"]["fp32"]["clamped"]) == (None, None)
+    assert [group["headline"] for group in data["groups"]] == [False]
+    assert "SIMULATED" in data["notes"][0]
