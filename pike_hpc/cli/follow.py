@@ -10,6 +10,7 @@ from pike_hpc.analysis import build_report, render_table, write_html
 from pike_hpc.archive import is_current, rebuild
 from pike_hpc.cli.keep import keep
 from pike_hpc.cli.run import Run
+from pike_hpc.cli.terminal import is_live
 from pike_hpc.cli.watched import WatchedRun
 from pike_hpc.config import env
 from pike_hpc.journal import Stamped
@@ -26,8 +27,7 @@ class Follower:
     def __init__(self, run: Run) -> None:
         self._run = WatchedRun.of(run)
         self._seen = {key: len(events) for key, events in self._run.journals().items()}
-        environ = env.environ()
-        self._live = sys.stderr.isatty() and not env.no_color(environ)
+        self._live = is_live(sys.stderr, env.environ())
         self._began, self._since = time.monotonic(), time.time()
 
     def show(self) -> None:
@@ -53,7 +53,7 @@ class Follower:
         report = build_report([archive])
         page = self._run.dir / "report.html"
         write_html(report, page)
-        colour = sys.stdout.isatty() and not env.no_color(env.environ())
+        colour = is_live(sys.stdout, env.environ())
         print(render_table(report, width=100, color=colour))
         print(f"\narchive  {archive}\nreport   {page}")
         kept = keep(self._run)
