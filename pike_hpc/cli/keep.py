@@ -29,6 +29,8 @@ def keep(run: Run) -> Path | None:
     if folder is None:
         return None
     kept = Path(folder) / run.dir.name
+    if kept.exists() and kept.samefile(run.dir):  # a copy that went on where it was kept
+        return kept
     lock = run.dir / "slurm" / "locks" / "keep"
     try:
         with WriterLock.take(lock, writer=writer_id(), clock=time.time):

@@ -103,3 +103,12 @@ def test_two_never_copy_at_a_time(kept_run, capsys):
         assert keep(kept_run) is None
     assert capsys.readouterr().err == ""
     assert keep(kept_run) is not None
+
+
+def test_a_run_that_goes_on_where_it_is_kept_is_not_copied_over_itself(kept_run):
+    kept = keep(kept_run)
+    (kept / "logs").mkdir()
+    again = Run(kept, kept_run.resolved, kept_run.tasks)
+    assert keep(again) == kept
+    assert (kept / "logs").exists()
+    assert [p.name for p in kept.parent.iterdir()] == [kept.name]
