@@ -29,10 +29,10 @@ def keep(run: Run) -> Path | None:
     if folder is None:
         return None
     kept = Path(folder) / run.dir.name
-    if kept.exists() and kept.samefile(run.dir):  # a copy that went on where it was kept
-        return kept
     lock = run.dir / "slurm" / "locks" / "keep"
     try:
+        if kept.exists() and kept.samefile(run.dir):  # a copy that went on where it was kept
+            return kept
         with WriterLock.take(lock, writer=writer_id(), clock=time.time):
             _replace(run.dir, kept)
     except Held:
@@ -49,7 +49,11 @@ def is_kept(run: Run) -> bool:
     if folder is None:
         return True
     kept = Path(folder) / run.dir.name
-    return (kept / "archive.h5").exists() and journal_digest(kept) == journal_digest(run.dir)
+    try:
+        has_archive = (kept / "archive.h5").exists()
+        return has_archive and journal_digest(kept) == journal_digest(run.dir)
+    except (OSError, PikeError):  # copying will say what is wrong
+        return False
 
 
 def _replace(run_dir: Path, kept: Path) -> None:
