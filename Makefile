@@ -9,7 +9,7 @@ RUN ?=
 ACCOUNT ?=
 DRY_RUN ?=
 PIKE := .venv/bin/pike-hpc
-FIND := PYTHON="$(PYTHON)" sh pike_hpc/bootstrap/find_python.sh $(SITE)
+FIND := PYTHON="$(PYTHON)" sh pike_hpc/bootstrap/find_python.sh "$(SITE)"
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -26,8 +26,8 @@ setup-dev:
 	@python=$$($(FIND)) && PYTHONSAFEPATH= "$$python" -m $(INSTALL) --site local --extras local,dev
 
 submit: setup ## Start or continue a run: [SITE=] [WORKFLOW=] [RUN=] [ACCOUNT=] [DRY_RUN=1]
-	@$(PIKE) submit --workflow $(WORKFLOW) $(if $(SITE),--site $(SITE)) $(if $(RUN),--run "$(RUN)") \
-		$(if $(ACCOUNT),--account $(ACCOUNT)) $(if $(DRY_RUN),--dry-run)
+	@$(PIKE) submit --workflow "$(WORKFLOW)" $(if $(SITE),--site "$(SITE)") \
+		$(if $(RUN),--run "$(RUN)") $(if $(ACCOUNT),--account "$(ACCOUNT)") $(if $(DRY_RUN),--dry-run)
 
 resume: ## Continue RUN=DIR
 	@$(PIKE) resume "$(RUN)"
@@ -44,8 +44,8 @@ report: ## Tables and page of RUN=DIR
 # As `pike-hpc doctor` does: without SITE, the site whose login node this is.
 doctor: RECOGNISED := --recognised
 doctor: setup ## Try everything a run needs here: [SITE=] [ACCOUNT=] [WORKFLOW=], whose models are asked
-	@$(PIKE) doctor $(if $(SITE),--site $(SITE)) $(if $(ACCOUNT),--account $(ACCOUNT)) \
-		$(if $(filter-out file,$(origin WORKFLOW)),--workflow $(WORKFLOW))
+	@$(PIKE) doctor $(if $(SITE),--site "$(SITE)") $(if $(ACCOUNT),--account "$(ACCOUNT)") \
+		$(if $(filter-out file,$(origin WORKFLOW)),--workflow "$(WORKFLOW)")
 
 test: setup-dev ## Everything, from nothing: checks, then the whole suite
 	@$(MAKE) --no-print-directory check-code

@@ -5,6 +5,7 @@ when a figure is drawn.
 """
 
 from pike_hpc.analysis.files import build_report, write_html, write_tables
+from pike_hpc.analysis.parquet import write_parquet
 from pike_hpc.analysis.report import Report
 from pike_hpc.analysis.report_json import report_json
 from pike_hpc.analysis.table import render_table
@@ -15,5 +16,6 @@ __all__ = [
     "render_table",
     "report_json",
     "write_html",
+    "write_parquet",
     "write_tables",
 ]

@@ -1,7 +1,7 @@
 """From archive files to a report, and from a report to files.
 
-Contract: a file is either written whole under its name or not at all. The only module here
-that touches the disk.
+Contract: a file is either written whole under its name or not at all. Beside parquet.py
+the only module here that touches the disk.
 """
 
 from __future__ import annotations

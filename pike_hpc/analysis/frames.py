@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from pike_hpc.analysis.metrics import standing
+from pike_hpc.analysis.metrics import judged_again, standing
 from pike_hpc.analysis.report import Report, TaskReport
 from pike_hpc.archive import QueryRecord, StampedResult
 from pike_hpc.records import EvalResult, EvalStatus, Proposal, Tier
@@ -24,6 +24,7 @@ _NUMBERS = frozenset(
         "ci_high",
         "over_stock",
         "search_speedup",
+        "retimed_speedup",
         "stock_speedup",
         "candidate_ms",
         "reference_ms",
@@ -118,15 +119,24 @@ def elites(report: Report) -> pd.DataFrame:
 
 
 def candidates(report: Report) -> pd.DataFrame:
-    """One row per proposal with the verdict that stands for its candidate, if there is one."""
+    """One row per proposal with the search's verdict on its candidate, and the one again."""
     columns = (*_TASK, "candidate", "operator", "parents", "branch", "phase", "round", "note")
     rows = []
     for task in report.tasks:
-        verdicts = standing(task.history)
+        verdicts, again = standing(task.history), judged_again(task.history)
         for proposal in task.history.proposals:
             verdict = verdicts.get(proposal.candidate_id)
-            rows.append((*_task(task), *_proposal(proposal), *_verdict(verdict)))
-    return _frame(rows, (*columns, *_VERDICT))
+            second = again.get(proposal.candidate_id)
+            rows.append(
+                (
+                    *_task(task),
+                    *_proposal(proposal),
+                    *_verdict(verdict),
+                    second.result.status.value if second else None,
+                    second.result.timing.speedup if second and second.result.timing else None,
+                )
+            )
+    return _frame(rows, (*columns, *_VERDICT, "retimed_status", "retimed_speedup"))
 
 
 def evaluations(report: Report) -> pd.DataFrame:

@@ -1,16 +1,21 @@
 """What one task went through, in one run or in several merged ones.
 
-Contract: a `TaskHistory` holds everything the figures are computed from, as records, verdicts
-in time order. It does not know what is best or how anything is shown.
+Contract: a `TaskHistory` holds everything the figures are computed from, as records. Verdicts of a
+run are in the order of its journal, those of several runs merged by time. It does not know what
+is best or how anything is shown.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pike_hpc.archive import QueryRecord, RunArchive, StampedResult, TaskRecord
+from pike_hpc.archive import QueryRecord, RunArchive, StampedResult, TaskRecord, by_attempt
 from pike_hpc.records import Declined, Proposal, Task
+
+MADE_UP = "simulated"
+"""The device kind of a run that is walked through, `worker.SIMULATED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +38,9 @@ class TaskHistory:
 
     @property
     def simulated(self) -> bool:
-        """True if any verdict was made up: then no number of this task is real."""
-        return any(v.result.simulated for v in self.verdicts)
+        """True if any verdict was made up or will be: then no number of this task is real."""
+        judged = (*self.verdicts, *self.retimes)
+        return self.device_kind == MADE_UP or any(v.result.simulated for v in judged)
 
     @property
     def operators(self) -> Mapping[str, tuple[str, ...]]:
@@ -91,8 +97,7 @@ def _per_device(run_id: str, record: TaskRecord) -> Iterator[TaskHistory]:
 
 
 def _of_kind(verdicts: Sequence[StampedResult], kind: str) -> tuple[StampedResult, ...]:
-    own = (v for v in verdicts if v.result.key.device_kind == kind)
-    return tuple(sorted(own, key=lambda v: v.time))
+    return by_attempt(v for v in verdicts if v.result.key.device_kind == kind)
 
 
 def merge(runs: Sequence[RunHistory]) -> tuple[TaskHistory, ...]:
@@ -129,8 +134,6 @@ def _join(group: Sequence[TaskHistory]) -> TaskHistory:
     sources: dict[str, str] = {}
     for history in group:
         sources.update(history.sources)
-    verdicts = sorted((v for h in group for v in h.verdicts), key=lambda v: v.time)
-    retimes = sorted((v for h in group for v in h.retimes), key=lambda v: v.time)
     queries = sorted((q for h in group for q in h.queries), key=lambda q: q.time)
     return TaskHistory(
         run_ids=_unique(r for h in group for r in h.run_ids),
@@ -139,11 +142,20 @@ def _join(group: Sequence[TaskHistory]) -> TaskHistory:
         proposals=tuple(p for h in group for p in h.proposals),
         sources=sources,
         declined=tuple(d for h in group for d in h.declined),
-        verdicts=tuple(verdicts),
-        retimes=tuple(retimes),
+        verdicts=_by_time([h.verdicts for h in group]),
+        retimes=_by_time([h.retimes for h in group]),
         queries=tuple(queries),
         state=", ".join(_unique(h.state for h in group if h.state)),
     )
+
+
+def _by_time(runs: Sequence[Sequence[StampedResult]]) -> tuple[StampedResult, ...]:
+    """Of several runs by time; one run's own order stays, whatever its clocks said."""
+    dated: list[tuple[float, StampedResult]] = []
+    for verdicts in runs:
+        times = itertools.accumulate((v.time for v in verdicts), max)
+        dated += zip(times, verdicts, strict=True)
+    return tuple(verdict for _, verdict in sorted(dated, key=lambda each: each[0]))
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -102,6 +102,12 @@ def standing(history: TaskHistory) -> Mapping[str, StampedResult]:
     return latest(history.verdicts)
 
 
+def judged_again(history: TaskHistory) -> Mapping[str, StampedResult]:
+    """Candidate id to the verdict that counts, of those judged again and decided on."""
+    again = latest(history.retimes).items()
+    return {name: verdict for name, verdict in again if verdict.result.status.decides}
+
+
 def best_per_tier(history: TaskHistory) -> Mapping[Tier, Best | None]:
     """The fastest correct candidate per tier, of those judged again where there are any.
 
@@ -125,7 +131,8 @@ def baselines(history: TaskHistory) -> Mapping[str, Best]:
 def stock_speedup(history: TaskHistory, tier: Tier) -> float | None:
     """Speedup of the best stock setting of a tier, eager (1.0) included.
 
-    None if no setting but eager was judged: an untried setting must not look like a beaten one.
+    Of those timed again where there are any: the others' is the best of many and too good. None if
+    no setting but eager was judged: an untried setting must not look like a beaten one.
     """
     eager = (f"{RULE}{EAGER_RULE}", f"{RULE}{STRICT_RULE}")
     operators = history.operators
@@ -134,16 +141,19 @@ def stock_speedup(history: TaskHistory, tier: Tier) -> float | None:
         for candidate_id in standing(history)
         for operator in operators.get(candidate_id, ())
     )
-    measured = [
-        result.timing.reference_ms / result.timing.stock_best_ms
-        for result in (v.result for v in standing(history).values())
+    found = [
+        (again, result.timing.reference_ms / result.timing.stock_best_ms)
+        for again, verdicts in ((False, standing(history)), (True, judged_again(history)))
+        for result in (v.result for v in verdicts.values())
         if result.timing and result.timing.stock_best_ms and result.tier
         if result.tier.rank <= tier.rank
     ]
-    if not tried and not measured:
+    if not tried and not found:
         return None
-    speedups = [b.speedup for b in baselines(history).values() if b.tier.rank <= tier.rank]
-    return max([1.0, *speedups, *measured])
+    settings = [b for b in baselines(history).values() if b.tier.rank <= tier.rank]
+    found += [(best.retimed, best.speedup) for best in settings]
+    counting = [speedup for again, speedup in found if again] or [speedup for _, speedup in found]
+    return max([1.0, *counting])
 
 
 def over_stock(history: TaskHistory, tier: Tier) -> float | None:
@@ -155,12 +165,12 @@ def over_stock(history: TaskHistory, tier: Tier) -> float | None:
 def selection(history: TaskHistory) -> Selection:
     """How the search's winners, one a tier, did when they were judged again."""
     passed = [best for _, best in _passed(replace(history, retimes=()))]
-    again = latest(history.retimes)
+    again = judged_again(history)
     ratios, lost = [], 0
     firsts = [_fastest(b for b in passed if b.tier.rank <= tier.rank) for tier in Tier]
     for winner in dict.fromkeys(first for first in firsts if first is not None):
         verdict = again.get(winner.candidate)
-        if verdict is None or not verdict.result.status.decides:
+        if verdict is None:
             continue
         if verdict.result.timing is None:
             lost += 1
@@ -223,13 +233,11 @@ def _counts(query: QueryRecord) -> bool:
 
 def _passed(history: TaskHistory) -> Iterator[tuple[str, Best]]:
     """Every candidate whose verdict that counts is a pass."""
-    searched, again = standing(history), latest(history.retimes)
+    searched, again = standing(history), judged_again(history)
     operators = history.operators
     for name in dict.fromkeys([*searched, *again]):
         first = searched[name].result if name in searched else None
         second = again[name].result if name in again else None
-        if second is not None and not second.status.decides:
-            second = None
         counts = second or first
         if counts is None or counts.timing is None or counts.tier is None:
             continue

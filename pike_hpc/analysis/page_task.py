@@ -7,10 +7,10 @@ are cut here, and the page says so: the archive has them whole.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from pike_hpc.analysis.markup import Html, join, tag
-from pike_hpc.analysis.metrics import Best, standing
+from pike_hpc.analysis.metrics import Best, judged_again, standing
 from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row, unconfirmed
 from pike_hpc.analysis.report import TaskReport
 from pike_hpc.analysis.text import (
@@ -116,7 +116,7 @@ def _baselines(task: TaskReport) -> Html:
             [
                 (one_line(name.replace("_", " ")), "words"),
                 (best.tier.value, ""),
-                (gain(best), "number"),
+                (join(gain(best), unconfirmed(best)), "number"),
                 (interval(best.ci95), "number"),
             ]
         )
@@ -129,16 +129,20 @@ def _proposals(task: TaskReport) -> Html:
     proposals = task.history.proposals
     if not proposals:
         return Html()
-    verdicts = standing(task.history)
+    verdicts, again = standing(task.history), judged_again(task.history)
     headings = [("#", "number"), ("Proposed by", ""), ("Verdict", ""), ("Tier", "")]
-    headings += [("vs eager", "number"), ("What was said", "")]
-    rows = (_proposal(i, p, verdicts) for i, p in enumerate(proposals[:MAX_PROPOSALS], start=1))
+    headings += [("in the search", "number"), ("timed again", "number"), ("What was said", "")]
+    rows = (
+        _proposal(i, p, verdicts.get(p.candidate_id), again.get(p.candidate_id))
+        for i, p in enumerate(proposals[:MAX_PROPOSALS], start=1)
+    )
     cut = f" (first {MAX_PROPOSALS})" if len(proposals) > MAX_PROPOSALS else ""
     return folded(f"{len(proposals)} proposals{cut}", grid(headings, rows))
 
 
-def _proposal(number: int, proposal: Proposal, verdicts: Mapping[str, StampedResult]) -> Html:
-    verdict = verdicts.get(proposal.candidate_id)
+def _proposal(
+    number: int, proposal: Proposal, verdict: StampedResult | None, again: StampedResult | None
+) -> Html:
     result = verdict.result if verdict else None
     said = [proposal.note, result.message if result else ""]
     words = operator_words(proposal.operator)
@@ -151,9 +155,18 @@ def _proposal(number: int, proposal: Proposal, verdicts: Mapping[str, StampedRes
             (result.status.value if result else "not judged", ""),
             (result.tier.value if result and result.tier else "-", ""),
             (times(result.timing.speedup if result and result.timing else None), "number"),
+            (_again(again), "number"),
             (one_line(" - ".join(s for s in said if s)), "words"),
         ]
     )
+
+
+def _again(verdict: StampedResult | None) -> str:
+    """What judging it again gave: a speedup, or why it lost its place."""
+    if verdict is None:
+        return ""
+    timing = verdict.result.timing
+    return times(timing.speedup) if timing else verdict.result.status.value
 
 
 def _declined(task: TaskReport) -> Html:

@@ -4,8 +4,8 @@ Imports journal and records. Knows run.yaml as text only, and nothing of figures
 """
 
 from pike_hpc.archive.canonical import canonical, canonical_text
-from pike_hpc.archive.elites import Elite, elites, standing
-from pike_hpc.archive.export_csv import disarmed, export_csv
+from pike_hpc.archive.elites import Elite, by_attempt, elites, standing
+from pike_hpc.archive.export_csv import FlatTable, disarmed, export_csv, flat_tables
 from pike_hpc.archive.export_pike import export_pike_layout
 from pike_hpc.archive.read import read
 from pike_hpc.archive.rebuild import is_current, rebuild
@@ -24,6 +24,7 @@ from pike_hpc.archive.verify import verify
 
 __all__ = [
     "Elite",
+    "FlatTable",
     "QueryOutcome",
     "QueryRecord",
     "RunArchive",
@@ -33,12 +34,14 @@ __all__ = [
     "StampedResult",
     "TaskRecord",
     "TaskState",
+    "by_attempt",
     "canonical",
     "canonical_text",
     "disarmed",
     "elites",
     "export_csv",
     "export_pike_layout",
+    "flat_tables",
     "is_current",
     "read",
     "rebuild",

@@ -26,7 +26,8 @@ class Elite:
 def elites(record: TaskRecord) -> tuple[Elite, ...]:
     """In the order in which they were first judged again."""
     searched = standing(record.results)
-    names = [verdict.result.candidate_id for verdict in record.retimes]
+    retimes = by_attempt(record.retimes)
+    names = [verdict.result.candidate_id for verdict in retimes]
     return tuple(
         Elite(
             searched=searched[name].result if name in searched else None,
@@ -34,14 +35,20 @@ def elites(record: TaskRecord) -> tuple[Elite, ...]:
             attempts=names.count(name),
             time=verdict.time,
         )
-        for name, verdict in standing(record.retimes).items()
+        for name, verdict in standing(retimes).items()
     )
 
 
-def standing(verdicts: Iterable[StampedResult]) -> Mapping[str, StampedResult]:
-    """Candidate id to its latest verdict that decided something, else its latest one.
+def by_attempt(verdicts: Iterable[StampedResult]) -> tuple[StampedResult, ...]:
+    """Verdicts of one run, those of the n-th time that a candidate was judged before the next's."""
+    return tuple(sorted(verdicts, key=lambda verdict: verdict.result.key.retime))
 
-    `verdicts` in the order of time.
+
+def standing(verdicts: Iterable[StampedResult]) -> Mapping[str, StampedResult]:
+    """Candidate id to its last verdict that decided something, else its first.
+
+    `verdicts` of one run in the order of its journal or `by_attempt`, never by its clocks: a search
+    goes on at another host, which may be minutes behind.
     """
     latest: dict[str, StampedResult] = {}
     for verdict in verdicts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pike_hpc.archive.canonical import source_sha256
@@ -32,11 +33,19 @@ _QUERIES = (
 )  # fmt: skip
 
 
-def export_csv(path: Path, out_dir: Path) -> tuple[Path, ...]:
-    """Write evaluations.csv, candidates.csv (one row a proposal) and queries.csv.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatTable:
+    """A table without nesting. None: not measured, or there is none."""
 
-    Returns their paths. Empty cells mean not measured. Times are Unix seconds, *_ms and *_s as
-    they say. Raises UsageError for an unreadable archive or folder.
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def flat_tables(path: Path) -> tuple[FlatTable, ...]:
+    """Evaluations, candidates and queries of an archive. Raises UsageError where it is unreadable.
+
+    Times are Unix seconds, *_ms and *_s as they say.
     """
     run = read(path)
     tables = (
@@ -44,15 +53,30 @@ def export_csv(path: Path, out_dir: Path) -> tuple[Path, ...]:
         ("candidates", _CANDIDATES, _candidates(run)),
         ("queries", _QUERIES, _queries(run)),
     )
+    return tuple(
+        FlatTable(
+            name=name, columns=columns, rows=tuple(tuple(map(_storable, row)) for row in rows)
+        )
+        for name, columns, rows in tables
+    )
+
+
+def export_csv(path: Path, out_dir: Path) -> tuple[Path, ...]:
+    """Write evaluations.csv, candidates.csv (one row a proposal) and queries.csv.
+
+    Returns their paths. Empty cells mean not measured. Times are Unix seconds, *_ms and *_s as
+    they say. Raises UsageError for an unreadable archive or folder.
+    """
+    tables = flat_tables(path)
     written = []
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
-        for name, header, rows in tables:
-            target = out_dir / f"{name}.csv"
+        for table in tables:
+            target = out_dir / f"{table.name}.csv"
             with target.open("w", newline="", encoding="utf-8") as stream:
                 writer = csv.writer(stream)
-                writer.writerow(header)
-                writer.writerows([_cell(cell) for cell in row] for row in rows)
+                writer.writerow(table.columns)
+                writer.writerows([_harmless(cell) for cell in row] for row in table.rows)
             written.append(target)
     except OSError as error:
         raise explain(error, out_dir, "write csv files") from None
@@ -105,9 +129,17 @@ def _queries(run: RunArchive) -> Iterator[tuple[Cell, ...]]:
             )  # fmt: skip
 
 
-def _cell(cell: Cell) -> Cell:
-    """Text that every reader takes, and that no spreadsheet runs as a formula."""
-    return disarmed(plain(cell).decode()) if isinstance(cell, str) else cell
+def _storable(cell: Cell) -> Cell:
+    """What every reader takes; a server may claim any number of tokens."""
+    if isinstance(cell, str):
+        return plain(cell).decode()
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return max(-(2**63), min(cell, 2**63 - 1))
+    return cell
+
+
+def _harmless(cell: Cell) -> Cell:
+    return disarmed(cell) if isinstance(cell, str) else cell
 
 
 def disarmed(text: str) -> str:

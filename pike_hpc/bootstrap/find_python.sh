@@ -15,9 +15,10 @@ config="site_configs/${site%%:*}.yaml"
 if [ -z "${PYTHON:-}" ] && [ -f "$config" ]; then
     module=$(sed -n 's/.*\(module load [^"]*python[^"]*\).*/\1/p' "$config" | head -n 1)
     if [ -n "$module" ]; then
-        found=$(bash -lc "$module >/dev/null 2>&1 && python3 -c '$usable' && command -v python3")
-        if [ -n "$found" ]; then
-            echo "$found"
+        # A login shell may greet on stdout first.
+        if said=$(bash -lc "$module >/dev/null 2>&1 && python3 -c '$usable' && command -v python3")
+        then
+            printf '%s\n' "$said" | tail -n 1
             exit 0
         fi
     fi

@@ -16,6 +16,9 @@ def add_archive(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--canonical", action="store_true", help="text without clocks, hosts, times")
     kind.add_argument("--csv", type=Path, metavar="DIR", help="tables as csv")
+    kind.add_argument(
+        "--parquet", type=Path, metavar="DIR", help="the same as parquet; wants pyarrow"
+    )
     kind.add_argument("--pike", type=Path, metavar="DIR", help="PIKE's folder layout")
     parser.set_defaults(run=run)
 
@@ -23,6 +26,7 @@ def add_archive(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Do it to every file named; 1 if one has problems."""
     problems = 0
+    _check_places(options)
     for path in options.files:
         match options.action:
             case "rebuild":
@@ -35,6 +39,18 @@ def run(options: argparse.Namespace) -> int:
             case "export":
                 _export(archive_of(path), options)
     return 1 if problems else 0
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    """Raises UsageError where one archive's files would replace another's."""
+    folder = options.csv or options.parquet or options.pike
+    if options.action == "export" and folder and len(options.files) > 1:
+        raise UsageError(
+            f"{len(options.files)} archives, and one folder for their tables",
+            where=str(folder),
+            valid="one archive at a time, each with a folder of its own; --canonical takes several",
+            fix="over several runs: pike-hpc report RUN… --out DIR",
+        )
 
 
 def archive_of(path: Path) -> Path:
@@ -59,6 +75,12 @@ def _export(archive: Path, options: argparse.Namespace) -> None:
     if options.csv:
         export_csv(archive, options.csv)
         print(options.csv)
+    elif options.parquet:
+        # The others need no pandas.
+        from pike_hpc.analysis import write_parquet  # noqa: PLC0415
+
+        write_parquet(archive, options.parquet)
+        print(options.parquet)
     elif options.pike:
         export_pike_layout(archive, options.pike)
         print(options.pike)
@@ -66,5 +88,7 @@ def _export(archive: Path, options: argparse.Namespace) -> None:
         print(canonical(archive), end="")
     else:
         raise UsageError(
-            "export to what?", valid="--canonical, --csv DIR, --pike DIR", where=str(archive)
+            "export to what?",
+            valid="--canonical, --csv DIR, --parquet DIR, --pike DIR",
+            where=str(archive),
         )

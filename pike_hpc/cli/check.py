@@ -17,6 +17,9 @@ class Check:
     """ok, warn, fail or unknown."""
     detail: str
     fix: str = ""
+    hosts: tuple[str, ...] = ()
+    """Named in what is said."""
+    accounts: tuple[str, ...] = ()
 
 
 def tried(tries: Mapping[str, Callable[[], Check]]) -> Iterator[Check]:

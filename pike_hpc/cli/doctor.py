@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pike_hpc
@@ -22,6 +22,7 @@ from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor_here import here
 from pike_hpc.cli.doctor_node import inside, model
 from pike_hpc.cli.doctor_slurm import at_slurm, on_nodes, scrontab
+from pike_hpc.cli.redacted import redaction
 from pike_hpc.cli.seconds import whole_seconds
 from pike_hpc.config import Resolved, env, recognise_site, resolve
 from pike_hpc.evaluate.device import torch_version
@@ -70,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
     site = resolved.site.name
     document = {"schema_version": 1, "site": site, "checks": [encode(c) for c in checks]}
     if options.collect is not None:
-        options.collect.write_text(json.dumps(document | {"about": _about()}, indent=2) + "\n")
+        about = document | {"about": _about(), "checks": _redacted(resolved, checks)}
+        options.collect.write_text(json.dumps(about, indent=2) + "\n")
         print(f"report: {options.collect}", file=sys.stderr)
     if options.json:
         print(json.dumps(document, indent=2))
@@ -136,6 +138,20 @@ def _arguments(options: argparse.Namespace, resolved: Resolved) -> list[str]:
     for given in options.set:
         arguments += ["--set", given]
     return arguments
+
+
+def _redacted(resolved: Resolved, checks: Sequence[Check]) -> list[dict[str, str]]:
+    """The checks without names of users, hosts, accounts and their folders."""
+    names = redaction(
+        resolved,
+        env.environ(),
+        hosts=[host for check in checks for host in check.hosts],
+        accounts=[account for check in checks for account in check.accounts],
+    )
+    return [
+        {"name": c.name, "state": c.state, "detail": names.of(c.detail), "fix": names.of(c.fix)}
+        for c in checks
+    ]
 
 
 def _about() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from pike_hpc.cli.check import Check, tried
 from pike_hpc.cli.doctor_files import skew_check
 from pike_hpc.cli.doctor_locks import note_for_nodes
 from pike_hpc.cli.processes import Plan
+from pike_hpc.cli.redacted import accounts_of
 from pike_hpc.config import Resolved, env
 from pike_hpc.launch import plan_jobs, preflight, slurm_parameters, with_account
 from pike_hpc.launch.exports import handed_over
@@ -54,11 +56,12 @@ def account(resolved: Resolved) -> Check:
     run = Path(resolved.site.paths.work)
     jobs = slurm_submit.at_slurm(resolved, _plan(resolved, run))
     try:
-        return Check("account", "ok", "; ".join(preflight(resolved, run, jobs)))
+        said = Check("account", "ok", "; ".join(preflight(resolved, run, jobs)))
     except TryAgainLater as error:
-        return Check("account", "unknown", error.what, error.fix or "")
+        said = Check("account", "unknown", error.what, error.fix or "")
     except PikeError as error:
-        return Check("account", "fail", f"{error.what} ({error.where})", error.fix or "")
+        said = Check("account", "fail", f"{error.what} ({error.where})", error.fix or "")
+    return dataclasses.replace(said, accounts=accounts_of(resolved))
 
 
 def scrontab(resolved: Resolved) -> Check:
@@ -158,10 +161,12 @@ def _told(kind: str, done: Answer, before: float, after: float) -> Iterator[Chec
             fix = "--wait-s 600 waits longer; a debug queue, where the site has one, starts sooner"
         yield Check(f"{kind}: node", "unknown" if waited else "fail", said, fix)
         return
-    yield Check(f"{kind}: node", "ok", f"{document['host']} answered in {after - before:.0f} s")
+    host = document["host"]
+    said = f"{host} answered in {after - before:.0f} s"
+    yield Check(f"{kind}: node", "ok", said, hosts=(host,))
     for check in checks:
         yield Check(f"{kind}: {check.name}", check.state, check.detail, check.fix)
-    skew = skew_check(document["now"], before, after, f"the clock of {document['host']}")
+    skew = skew_check(document["now"], before, after, f"the clock of {host}")
     if skew.state != "ok":
         yield Check(f"{kind}: skew", skew.state, skew.detail, skew.fix)
 

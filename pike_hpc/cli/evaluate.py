@@ -17,6 +17,8 @@ from pike_hpc.cli.seconds import seconds
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.stock import Stock, StockVerdicts
 from pike_hpc.cli.tasks import add_task_options, task_from
+from pike_hpc.cli.terminal import is_live
+from pike_hpc.config import env
 from pike_hpc.evaluate.device import Device, image_digest
 from pike_hpc.evaluate.lane import Lane
 from pike_hpc.records import (
@@ -82,8 +84,9 @@ def run(options: argparse.Namespace) -> int:
     request = request_from(options, task, source, device)
     print(f"judging {options.file} for {task.key} {task.name} on {device.why}", file=sys.stderr)
     kept = StockVerdicts(toolchain=judging_toolchain(options.engine, options.image))
+    show = _show_phase if is_live(sys.stderr, env.environ()) else None
     with sigterm_as_ctrl_c(), open_lane(device, options.engine, image=options.image) as lane:
-        result = lane.evaluate(request, on_phase=_show_phase if sys.stderr.isatty() else None)
+        result = lane.evaluate(request, on_phase=show)
         stock = kept.look(task, device.kind, result.environment)
         if options.stock and result.timing is not None:
             measure(lane, stock, request, kept, sys.stderr)

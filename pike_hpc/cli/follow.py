@@ -10,6 +10,8 @@ from pike_hpc.analysis import build_report, render_table, write_html
 from pike_hpc.archive import is_current, rebuild
 from pike_hpc.cli.keep import keep
 from pike_hpc.cli.run import Run
+from pike_hpc.cli.terminal import is_live
+from pike_hpc.cli.watched import WatchedRun
 from pike_hpc.config import env
 from pike_hpc.journal import Stamped
 from pike_hpc.mailbox import STARTING
@@ -23,15 +25,14 @@ class Follower:
     """Shows what has happened since it last looked. Holds no lock and starts nothing."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._seen: dict[str, int] = {t.key: len(run.events(t)) for t in run.tasks}
-        environ = env.environ()
-        self._live = sys.stderr.isatty() and not env.no_color(environ)
+        self._run = WatchedRun.of(run)
+        self._seen = {key: len(events) for key, events in self._run.journals().items()}
+        self._live = is_live(sys.stderr, env.environ())
         self._began, self._since = time.monotonic(), time.time()
 
     def show(self) -> None:
         """A line for each new verdict and, on a terminal, one that says how things stand."""
-        journals = {task.key: self._run.events(task) for task in self._run.tasks}
+        journals = self._run.journals()
         for task in self._run.tasks:
             events = journals[task.key]
             news, self._seen[task.key] = events[self._seen[task.key] :], len(events)
@@ -52,16 +53,16 @@ class Follower:
         report = build_report([archive])
         page = self._run.dir / "report.html"
         write_html(report, page)
-        colour = sys.stdout.isatty() and not env.no_color(env.environ())
+        colour = is_live(sys.stdout, env.environ())
         print(render_table(report, width=100, color=colour))
         print(f"\narchive  {archive}\nreport   {page}")
         kept = keep(self._run)
         if kept is not None:
             print(f"kept     {kept}")
-        return 0 if all(task.best for task in report.tasks) else 3
+        return 0 if all(any(task.best.values()) for task in report.tasks) else 3
 
     def _standing(self, journals: dict[str, tuple[Stamped, ...]]) -> str:
-        views = {key: replay(s.event for s in events) for key, events in journals.items()}
+        views = self._run.views()
         done = sum(v.finished is not None for v in views.values())
         best = [s for v in views.values() if (s := _best_speedup(v)) is not None]
         parts = [

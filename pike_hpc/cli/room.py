@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pike_hpc.cli.file_age import FileAges
 from pike_hpc.machine import FULL
 
 _PROBE_BYTES = 64 * 1024
@@ -46,11 +46,11 @@ def await_room(run_dir: Path, waiting: Callable[[], bool], sleep: Callable[[floa
     return False
 
 
-def no_room(run_dir: Path) -> str:
+def no_room(run_dir: Path, ages: FileAges) -> str:
     """For `status`: that the run's folder is full, as its agents or the file system say; or ""."""
-    with contextlib.suppress(OSError):
-        if time.time() - _mark(run_dir).stat().st_mtime < _FRESH_S:
-            return _SAID
+    age_s = ages.age_s(_mark(run_dir))
+    if age_s is not None and age_s < _FRESH_S:
+        return _SAID
     with contextlib.suppress(OSError):
         if shutil.disk_usage(run_dir).free < _PROBE_BYTES:
             return _SAID

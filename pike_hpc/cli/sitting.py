@@ -20,6 +20,7 @@ from pike_hpc.agent import (
     active_seconds,
     run_agent,
 )
+from pike_hpc.cli.keep import is_kept, keep
 from pike_hpc.cli.room import await_room, tells_of_no_room
 from pike_hpc.cli.run import Run
 from pike_hpc.cli.setup import make_controller
@@ -101,12 +102,12 @@ class Sitting:
     def _drive(self, sleep: Callable[[float], None], stopping: Callable[[], bool]) -> Outcome:
         run = self._run
         with contextlib.ExitStack() as closing:
-            bounds = self._bounds()
             # What is read of a run stays: looking for garbage in it time and again takes a quarter
             # of all time. A single look is over before there is any worth looking for.
             gc.disable()
             closing.callback(gc.enable)
             self._take_over(closing)
+            bounds = self._bounds()
             gc.freeze()
             if not self._once:
                 gc.enable()
@@ -116,12 +117,17 @@ class Sitting:
         if all(controller.finished for controller in self._controllers) and run.finished():
             run.mailbox.close()
             _build_archive(run)
+            # On Slurm nobody follows the run; elsewhere its follower copies it, page included.
+            if run.resolved.site.scheduler == "slurm" and not is_kept(run):
+                keep(run)
         return outcome
 
     def _bounds(self) -> AgentOptions:
         run = self._run
         wall_s = run.resolved.workflow.budget.wall_minutes * 60
-        used_s = active_seconds(run.events(task) for task in run.tasks) if wall_s else 0.0
+        # Agents need not run at the same time: what another one's tasks took is not of this one's.
+        open_tasks = [c.setup.task for c in self._controllers if not c.finished] if wall_s else []
+        used_s = active_seconds(run.events(task) for task in open_tasks)
         return AgentOptions(
             in_flight=_ONCE_IN_FLIGHT if self._once and not wall_s else 2 * self._lanes,
             wall_s=max(wall_s - used_s, 0.001) if wall_s else 0.0,

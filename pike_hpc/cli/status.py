@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pike_hpc.agent import active_seconds
+from pike_hpc.cli.file_age import FileAges
 from pike_hpc.cli.last_words import never_began, words_of
 from pike_hpc.cli.processes import agents_of
 from pike_hpc.cli.room import no_room
@@ -75,20 +76,21 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(2)
 
 
-def document(run: Run, jobs: Known) -> dict[str, Any]:
+def document(run: Run, jobs: Known, ages: FileAges | None = None) -> dict[str, Any]:
     """What `status --json` prints, with what Slurm knows of the jobs."""
+    ages = ages or FileAges(run.dir)
     views = run.views()
     states = {record.job_id: state for record, state in jobs}
     workers = [_worker(seen, states) for seen in run.mailbox.workers()]
     agents = agents_of(run)
-    state = _state(run, views, _at_work(run, agents, jobs))
+    state = _state(run, views, _at_work(run, agents, jobs, ages))
     return {
         "schema_version": 1,
         "run": str(run.dir),
         "state": state,
         "jobs": _jobs(run, jobs),
-        "notes": _notes(run, jobs, state),
-        "agents": [_agent(run, holder) for holder in {h.writer: h for h in agents}.values()],
+        "notes": _notes(run, jobs, state, ages),
+        "agents": [_agent(run, h, ages) for h in {h.writer: h for h in agents}.values()],
         "workers": workers,
         "queue": encode(run.mailbox.counts()),
         "budget": _budget(run, views),
@@ -106,7 +108,7 @@ def describe(found: dict[str, Any]) -> str:
         *(f"           {note}" for note in found["notes"]),
         *_agent_lines(found["agents"]),
         f"  workers  {len(alive)} alive"
-        + "".join(f"; {w['id'].split('-')[1]} {w['state']} {w['phase']}".rstrip() for w in alive),
+        + "".join(f"; {_short(w['host'])} {w['state']} {w['phase']}".rstrip() for w in alive),
         f"  queue    {queue['new']} new, {queue['claimed']} claimed, {queue['done']} done and not "
         f"yet journalled, {queue['dead']} dead",
         f"  spent    {budget['evaluations']} evaluations, {budget['retimes']} timings again, "
@@ -129,6 +131,11 @@ def describe(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _short(host: str) -> str:
+    """Its name without the domain; a node's own may hold dashes."""
+    return host.partition(".")[0]
+
+
 def _jobs(run: Run, known: Known) -> list[dict[str, Any]]:
     """Every recorded job. Slurm's keys are null for a process of some machine's own."""
     states = {record.job_id: encode(state) for record, state in known}
@@ -142,7 +149,7 @@ def _jobs(run: Run, known: Known) -> list[dict[str, Any]]:
     return documents
 
 
-def _notes(run: Run, known: Known, state: str) -> list[str]:
+def _notes(run: Run, known: Known, state: str, ages: FileAges) -> list[str]:
     """What the latest job of each kind that failed said at its end, and why none replaces it."""
     notes = []
     for kind in ("agent", "worker"):
@@ -153,7 +160,7 @@ def _notes(run: Run, known: Known, state: str) -> list[str]:
     why = read_why(run)
     notes += [f"no worker is started: {why[:_NOTE]}"] if why else []
     notes += [_NO_TICKS] if state == "paused" and _by_ticks(run) else []
-    full = no_room(run.dir)
+    full = no_room(run.dir, ages)
     return [*notes, full] if full else notes
 
 
@@ -195,19 +202,20 @@ def _agent_lines(agents: list[dict[str, Any]]) -> list[str]:
     return [f"  agents   {'; '.join(said)}"] if said else []
 
 
-def _at_work(run: Run, agents: tuple[Holder, ...], jobs: Known) -> bool:
+def _at_work(run: Run, agents: tuple[Holder, ...], jobs: Known, ages: FileAges) -> bool:
     """Whether somebody drives the search, or waits in Slurm's queue or for the next tick to do so.
 
     Of a controller on another machine only its sign of life tells: its log, touched every 20 s.
     """
     if any(state.alive for record, state in jobs if record.kind == "agent"):
         return True
-    return any(_is_here(a) or _is_fresh(_sign_age_s(run, a)) for a in agents) or _ticks(run)
+    signs = (_is_here(a) or _is_fresh(ages.age_s(_sign(run, a))) for a in agents)
+    return any(signs) or _ticks(run, ages)
 
 
-def _agent(run: Run, holder: Holder) -> dict[str, Any]:
+def _agent(run: Run, holder: Holder, ages: FileAges) -> dict[str, Any]:
     """Who drives tasks. Without a fresh sign of life one on another machine is shown as lost."""
-    age_s = _sign_age_s(run, holder)
+    age_s = ages.age_s(_sign(run, holder))
     return {
         "writer": holder.writer,
         "host": holder.host,
@@ -222,9 +230,9 @@ def _is_here(holder: Holder) -> bool:
     return holder.host == socket.gethostname()
 
 
-def _sign_age_s(run: Run, holder: Holder) -> float | None:
-    """How long ago an agent gave a sign of life."""
-    return _age_s(run.dir / "logs" / f"{holder.writer}.log")
+def _sign(run: Run, holder: Holder) -> Path:
+    """What an agent touches as its sign of life."""
+    return run.dir / "logs" / f"{holder.writer}.log"
 
 
 def _by_ticks(run: Run) -> bool:
@@ -233,18 +241,10 @@ def _by_ticks(run: Run) -> bool:
     return site.scheduler == "slurm" and site.agent.where == "scrontab"
 
 
-def _ticks(run: Run) -> bool:
+def _ticks(run: Run, ages: FileAges) -> bool:
     """Whether scrontab's agent was here lately."""
     logs = (run.dir / "logs").glob("agent-*.log")
-    return _by_ticks(run) and any(_is_fresh(_age_s(log), _TICK_STALE_S) for log in logs)
-
-
-def _age_s(path: Path) -> float | None:
-    """Since a file was touched; None where it is not there."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return None
+    return _by_ticks(run) and any(_is_fresh(ages.age_s(log), _TICK_STALE_S) for log in logs)
 
 
 def _is_fresh(age_s: float | None, limit_s: float = _STALE_S) -> bool:

@@ -20,6 +20,7 @@ from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import simulate, walks
 from pike_hpc.cli.slurm_submit import ask_first, check_key_files, print_plan, submit_to_slurm
 from pike_hpc.cli.tape import VERDICT_TAPE, Tape, add_tape, tape_from
+from pike_hpc.cli.watched import WatchedRun
 from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device
 from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs, read_jobs
@@ -169,6 +170,7 @@ def _go_on(run: Run, device: Device | None, tape: Tape, *, is_new: bool) -> int:
     if run.resolved.site.scheduler == "slurm":
         return submit_to_slurm(run, _plan(run, tape), tape, is_new=is_new)
     gpus = device.gpus if device is not None else ()
+    run = WatchedRun.of(run)
     follower = Follower(run)
     run.mailbox.reopen()
     launcher = LocalLauncher(run.dir, gpus=range(len(gpus)))

@@ -1,14 +1,23 @@
-"""A job of a run without the terminal that it was started from: its words go into a file."""
+"""Terminals: whether one may be drawn on, and a job of a run without that it was started from."""
 
 from __future__ import annotations
 
 import logging
 import logging.handlers
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TextIO
+
+from pike_hpc.config import env
 
 _LOG_BYTES = 4_000_000
 _LOG_FILES = 2
+
+
+def is_live(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether lines of the stream may be drawn over: a person looks, and did not ask for plain."""
+    return stream.isatty() and not env.no_color(environ)
 
 
 def leave_terminal(log: Path) -> None:

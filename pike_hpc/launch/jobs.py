@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from pike_hpc.launch.exports import ALWAYS
 from pike_hpc.records import CodecError, from_json, to_json
@@ -63,19 +64,26 @@ def jobs_file(run_dir: Path) -> Path:
 
 
 def append_jobs(run_dir: Path, records: tuple[JobRecord, ...]) -> None:
-    """Add records, on disk when this returns."""
+    """Add records, on disk when this returns. A torn last line of before stays alone on its own."""
     path = jobs_file(run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(to_json(r) + "\n" for r in records)
+    with path.open("ab+") as file:
+        torn = file.seek(0, os.SEEK_END) > 0 and not _ends_whole(file)
+        lines = "".join(to_json(r) + "\n" for r in records)
+        file.write(("\n" * torn + lines).encode())
         file.flush()
         os.fsync(file.fileno())
 
 
+def _ends_whole(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
 def read_jobs(run_dir: Path) -> tuple[JobRecord, ...]:
-    """The jobs started for a run so far, oldest first. A torn last line is left out."""
+    """The jobs started for a run so far, oldest first. A torn line is left out."""
     try:
-        lines = jobs_file(run_dir).read_text(encoding="utf-8").splitlines()
+        lines = jobs_file(run_dir).read_text("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return ()
     records = []

@@ -1,5 +1,6 @@
 """From a journal through a real archive to table, JSON, page and files."""
 
+import csv
 import dataclasses
 import itertools
 import json
@@ -17,7 +18,7 @@ from pike_hpc.analysis import (
     write_html,
     write_tables,
 )
-from pike_hpc.archive import rebuild
+from pike_hpc.archive import elites, read, rebuild
 from pike_hpc.journal import TaskJournal, task_slug
 from pike_hpc.records import (
     Candidate,
@@ -38,6 +39,7 @@ from pike_hpc.records import (
     UsageError,
     Variant,
 )
+from pike_hpc.worker import SIMULATED
 
 HOSTILE = "</pre><script>alert('x')</script>\x00\u202e\x1b[31m\"&<img src=//evil>"
 
@@ -331,3 +333,69 @@ def test_an_unwritable_place_is_one_clear_message(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PikeError, match="cannot write"):
         write_html(report, tmp_path / "file" / "r.html")
+
+
+def test_the_time_again_that_counts_is_the_last_by_number_not_by_clock(tmp_path):
+    """The search went on at a host whose clock was five minutes behind."""
+    of, now = task(), [1000.0]
+    journal = TaskJournal.open(
+        tmp_path, task_slug(of.key), writer="w", seed=0, clock=lambda: now[0]
+    )
+    journal.append(TaskOpened(task=of, device_kind="cpu"))
+    for at_s, number, speedup in ((1100, 0, 3.0), (1200, 1, 2.9), (900, 2, 2.0)):
+        now[0] = at_s
+        journal.append(Evaluated(result=result(of, "a", speedup=speedup, retime=number)))
+    journal.append(Finished(reason="the end"))
+    journal.close()
+    rebuild(tmp_path)
+    report = build_report([tmp_path])
+    best = report.tasks[0].best[Tier.FP32]
+    assert (best.speedup, best.retimed, best.search_speedup) == (2.0, True, 3.0)
+    record = read(tmp_path / "archive.h5").tasks[0]
+    assert elites(record)[0].retimed.timing.speedup == 2.0
+
+
+def test_what_the_search_measured_is_named_so_wherever_it_is_listed(tmp_path):
+    folder = tmp_path / "r"
+    of = task()
+    run(folder, [of], SEARCH[:3], retimed=False)
+    slug = task_slug(of.key)
+    with TaskJournal.open(folder, slug, writer="w", seed=0, clock=lambda: 2000.0) as journal:
+        for index, speedup in ((1, 1.4), (2, 2.8)):
+            source = SEARCH[index][1]
+            journal.append(Evaluated(result=result(of, source, speedup=speedup, retime=1)))
+        lost = result(of, SEARCH[0][1], status=EvalStatus.WRONG_RESULT, retime=1)
+        journal.append(Evaluated(result=lost))
+    rebuild(folder)
+    report = build_report([folder])
+    write_tables(report, tmp_path / "t")
+    lines = (tmp_path / "t" / "candidates.csv").read_text("utf-8").splitlines()
+    rows = list(csv.DictReader(lines))
+    assert [(r["speedup"], r["retimed_speedup"], r["retimed_status"]) for r in rows] == [
+        ("1.0", "", "WRONG_RESULT"),
+        ("1.5", "1.4", "PASSED"),
+        ("3.0", "2.8", "PASSED"),
+    ]
+    write_html(report, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "in the search" in page
+    assert '<td class="number">1.50x</td><td class="number">1.40x</td>' in page
+
+
+def test_stock_settings_that_were_not_timed_again_are_marked_on_the_page(tmp_path):
+    stock = SEARCH[1:2]
+    marks = []
+    for retimed in (True, False):
+        folder = run(tmp_path / f"{retimed}", [task()], stock, retimed=retimed)
+        write_html(build_report([folder]), tmp_path / "r.html")
+        table = (tmp_path / "r.html").read_text("utf-8").split("Stock settings, judged")[1]
+        marks.append("not timed again" in table.split("</table>")[0])
+    assert marks == [False, True]
+
+
+def test_a_simulated_task_without_a_verdict_yet_makes_no_headline(tmp_path):
+    report = build_report([run(tmp_path / "r", [task()], device=SIMULATED)])
+    data = json.loads(report_json(report))
+    assert (data["geomean_device"], data["geomean"]["fp32"]["clamped"]) == (None, None)
+    assert [group["headline"] for group in data["groups"]] == [False]
+    assert "SIMULATED" in data["notes"][0]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from builders.results import correct, timed
 
-from pike_hpc.analysis.history import TaskHistory
+from pike_hpc.analysis.history import RunHistory, TaskHistory, merge
 from pike_hpc.analysis.metrics import (
     baselines,
     best_per_tier,
@@ -142,6 +142,19 @@ def test_the_latest_time_again_counts_unless_it_decided_nothing():
     assert best_per_tier(history(passed("a", 5.0), retimes=times))[Tier.FP32].speedup == 1.8
 
 
+def test_merged_runs_go_by_time_and_each_in_its_own_order():
+    """The first run went on at a host whose clock was behind."""
+    first = [passed("a", 2.9, time=1200.0), passed("a", 2.0, time=900.0)]
+    between = [passed("a", 2.5, time=1100.0)]
+    runs = [
+        RunHistory(run_id=name, path=name, created="", tasks=(history(retimes=tuple(retimes)),))
+        for name, retimes in (("1", first), ("2", between))
+    ]
+    for order in (runs, runs[::-1]):
+        (merged,) = merge(order)
+        assert [v.result.timing.speedup for v in merged.retimes] == [2.5, 2.9, 2.0]
+
+
 def test_who_fails_when_judged_again_has_lost_the_place():
     judged = history(
         passed("a", 5.0),
@@ -176,6 +189,26 @@ def test_stock_settings_count_with_what_was_timed_again_too():
         retimes=(again(passed("a", 3.0)), again(passed("s", 1.5))),
     )
     assert over_stock(judged, Tier.FP32) == 2.0
+
+
+def test_a_stock_setting_that_was_not_timed_again_is_no_measure_where_another_was():
+    judged = history(
+        passed("w", 3.2),
+        passed("s", 2.0),
+        passed("t", 1.9),
+        operators={"w": "optimise", "s": "rule:compile_default", "t": "rule:channels_last"},
+        retimes=(again(passed("w", 3.0)), again(passed("s", 1.7))),
+    )
+    assert over_stock(judged, Tier.FP32) == pytest.approx(3.0 / 1.7)
+
+
+def test_nor_is_a_stock_latency_beside_the_search_value():
+    judged = history(
+        passed("w", 3.2, stock_ms=2.0),
+        operators={"w": "optimise"},
+        retimes=(again(passed("w", 3.0, stock_ms=5.0)),),
+    )
+    assert stock_speedup(judged, Tier.FP32) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("status", [EvalStatus.JUDGE_ERROR, EvalStatus.WORKER_LOST])

@@ -1,10 +1,13 @@
 """What is made of an archive: CSV, PIKE's folders, the canonical text."""
 
 import csv
+import importlib.util
 import json
 import shutil
 
+import pandas as pd
 import pytest
+from builders.required import lacking
 from builders.small_run import (
     HOSTILE,
     answered,
@@ -23,6 +26,7 @@ from pike_hpc.archive import (
     export_pike_layout,
     rebuild,
 )
+from pike_hpc.cli import main
 from pike_hpc.records import (
     Brainstormed,
     Declined,
@@ -145,3 +149,47 @@ class TestCanonical:
         path = rebuild(run)
         shutil.copy(path, tmp_path / "copy.h5")
         assert canonical(tmp_path / "copy.h5") == canonical(path)
+
+
+@pytest.fixture
+def pyarrow():
+    if importlib.util.find_spec("pyarrow") is None:
+        lacking("pyarrow", "pyarrow is not installed: pip install pyarrow")
+
+
+def test_parquet_has_the_tables_of_csv_in_types_of_their_own(run, tmp_path, pyarrow):
+    archive = rebuild(run)
+    assert main(["archive", "export", str(archive), "--parquet", str(tmp_path / "p")]) == 0
+    for path in export_csv(archive, tmp_path / "csv"):
+        frame = pd.read_parquet(tmp_path / "p" / f"{path.stem}.parquet", dtype_backend="pyarrow")
+        rows = table_of(path)
+        assert list(frame.columns) == list(rows[0])
+        assert len(frame) == len(rows)
+        for name in ("task", "time"):
+            assert [str(cell) for cell in frame[name]] == [row[name] for row in rows]
+    evaluations = pd.read_parquet(tmp_path / "p" / "evaluations.parquet")
+    assert evaluations["candidate_ms"].dtype == "Float64"
+    assert evaluations["device_ms"].isna().all(), "and of that type, too"
+    assert evaluations["device_ms"].dtype == "Float64"
+    assert evaluations["retime"].dtype == "Int64"
+    assert not [each for each in (tmp_path / "p").iterdir() if each.suffix != ".parquet"]
+
+
+def test_parquet_without_pyarrow_is_refused_in_one_message(run, tmp_path, capsys):
+    archive = rebuild(run)
+    if importlib.util.find_spec("pyarrow") is not None:
+        pytest.skip("pyarrow is installed here")
+    assert main(["archive", "export", str(archive), "--parquet", str(tmp_path / "p")]) == 2
+    said = capsys.readouterr().err
+    assert "pip install pyarrow" in said
+    assert "--csv DIR" in said
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("kind", ["--csv", "--parquet", "--pike"])
+def test_several_archives_never_share_a_folder(run, tmp_path, capsys, kind):
+    archive = str(rebuild(run))
+    assert main(["archive", "export", archive, archive, kind, str(tmp_path / "out")]) == 2
+    assert "2 archives, and one folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main(["archive", "export", archive, archive, "--canonical"]) == 0

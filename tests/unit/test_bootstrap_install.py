@@ -3,6 +3,7 @@
 import configparser
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,16 @@ def test_a_login_node_gets_nothing_until_a_site_is_named(
     assert {"WORKFLOW=mine.yaml", "ACCOUNT=it's", "SITE=perlmutter"} <= set(line.split())
     assert not (clone / ".venv").exists()
     assert "could not be made" not in done.stderr
+
+
+@pytest.mark.parametrize("target", ["submit", "doctor"])
+def test_what_is_typed_reaches_the_command_as_it_was_typed(make: Run, target: str) -> None:
+    typed = {"WORKFLOW": "my work/w (1).yaml", "SITE": "there; false", "ACCOUNT": "a & b"}
+    done = make("-n", target, *(f"{name}={value}" for name, value in typed.items()))
+    (line,) = [x for x in done.stdout.replace("\\\n", "").splitlines() if f"pike-hpc {target}" in x]
+    words = shlex.split(line)
+    for name, value in typed.items():
+        assert words[words.index(f"--{name.lower()}") + 1] == value
 
 
 def test_doctor_sets_up_for_the_site_that_it_will_try(make: Run, clone: Path) -> None:

@@ -8,6 +8,7 @@ import os
 
 from builders.simulated_run import make_run
 
+from pike_hpc.cli.file_age import FileAges
 from pike_hpc.cli.room import await_room, no_room, tells_of_no_room
 from pike_hpc.cli.status import document
 
@@ -44,6 +45,7 @@ def test_an_old_mark_says_nothing(tmp_path):
     (tmp_path / "slurm").mkdir()
     mark = tmp_path / "slurm" / "no-room"
     mark.touch()
-    assert no_room(tmp_path)
-    os.utime(mark, (0, 0))
-    assert no_room(tmp_path) == ""
+    assert no_room(tmp_path, FileAges(tmp_path))
+    os.utime(mark, (1000.0, 1000.0))
+    assert no_room(tmp_path, FileAges(tmp_path, now_s=1010.0)), "by the clock that stamped it"
+    assert no_room(tmp_path, FileAges(tmp_path)) == ""

@@ -37,6 +37,9 @@ def test_records_survive_a_torn_last_line(tmp_path):
         file.write('{"job_id": "8", "ki')
     assert read_jobs(tmp_path) == (record, record)
     assert read_jobs(tmp_path / "nothing") == ()
+    append_jobs(tmp_path, (record,))
+    append_jobs(tmp_path, (record,))
+    assert read_jobs(tmp_path) == (record,) * 4, "what comes after it is whole"
 
 
 @pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
