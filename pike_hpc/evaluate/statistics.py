@@ -20,10 +20,11 @@ from pike_hpc.evaluate.centre import LONE, centre
 
 HALF_BLOCK_MS = 25.0
 NULL_FLOOR = 0.5
-"""A latency never falls below this part of what was measured, but where physics bounds it anyway:
-what remains of a model much faster than the protocol is noise, and noise over noise made an
-unchanged 8 x 64 Linear look 20 times as fast as itself. A program that writes its answer where the
-protocol would copy it saves a part of the constant, and gains no more than twice by it either."""
+"""A latency never falls below this part of what was measured, or of the constant where that is
+more, but where physics bounds it anyway: what remains of a model much faster than the protocol is
+noise, and noise over noise made an unchanged 8 x 64 Linear look 20 times as fast as itself. A
+program that writes its answer where the protocol would copy it, or puts something shorter in the
+place of the runner's own part, saves of the constant, and gains no more than twice by it either."""
 SURE, STEADY = 4.0, 0.01
 """Where physics bounds it, what is left of a latency tells something from SURE spreads of the
 constant on, of which STEADY of the constant is the least that is believed. Simulated with noise of
@@ -127,10 +128,13 @@ class StopRule:
 def without_null(latency_ms: float, null: Null) -> float:
     """What the model took, the protocol's own constant taken off; above 0.
 
-    Half of what was measured is the least. Where physics bounds it, the constant's noise is: a
-    program that moves large buffers as fast as they can be moved takes less than the copies do.
+    Half of what was measured is the least, and half of the constant where less was measured than
+    that: no window without a model is shorter, so whoever does the runner's part for it gains no
+    more than a model that takes no time. Where physics bounds it, the constant's noise is the
+    least: a program that moves large buffers as fast as they can be moved takes less than the
+    copies do.
     """
-    least_ms = NULL_FLOOR * latency_ms
+    least_ms = NULL_FLOOR * max(latency_ms, null.ms)
     if null.bounded:
         least_ms = min(least_ms, null.sure_ms)
     return max(latency_ms - null.ms, least_ms)

@@ -87,7 +87,7 @@ def test_one_wild_value_of_ten_moves_nothing_out_of_the_others(values, wild):
 
 @given(st.floats(1e-3, 1e5), st.floats(0, 1e5), st.floats(0, 1e5))
 def test_a_latency_stays_positive(latency, null, spread):
-    assert 0 < without_null(latency, Null(ms=null, spread_ms=spread)) <= latency
+    assert 0 < without_null(latency, Null(ms=null, spread_ms=spread)) <= max(latency, null / 2)
 
 
 @given(blocks, st.lists(st.floats(0.01, 1e4), min_size=1, max_size=20))

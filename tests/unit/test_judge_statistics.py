@@ -86,8 +86,14 @@ def test_elsewhere_nobody_saves_more_than_half_of_what_was_measured(null_ms):
     """However large: on a CPU a ReLU of 32 MB that writes into its slot was 17 times as fast."""
     steady = Null(ms=null_ms, spread_ms=0.0)
     assert without_null(1.01 * null_ms, steady) == pytest.approx(0.505 * null_ms)
-    assert without_null(null_ms / 3, steady) == null_ms / 6
     assert without_null(3 * null_ms, steady) == pytest.approx(2 * null_ms)
+
+
+@pytest.mark.parametrize("total_ms", [0.02, 0.04, 0.1, 0.152])
+def test_who_takes_less_than_the_constant_gains_no_more_than_who_takes_no_time(total_ms):
+    """Of a LeNet5 of 75 us: a runner's loop that was replaced in the program's own process."""
+    null = Null(ms=0.152, spread_ms=0.0)
+    assert without_null(0.227, null) / without_null(total_ms, null) == pytest.approx(0.1135 / 0.076)
 
 
 @pytest.mark.parametrize("null", [bounded(3.0, 0.03), Null(ms=3.0, spread_ms=0.03)])
