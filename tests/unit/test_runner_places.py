@@ -233,6 +233,100 @@ class Says(nn.Module):
         return linear(layer_norm(x, (C,), self.ln2_w, self.ln2_b), self.fc2_w, self.fc2_b)
 
 
+def named(words, listed=list):
+    """A Mixed whose parameters are all its own, under these names and as they are `listed`."""
+    names = words.split()
+    shapes = dict(zip(names, [(C,), (C,), (C, C), (C,)] * 2, strict=True))
+
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in listed(names):
+                self.register_parameter(name, nn.Parameter(torch.rand(shapes[name])))
+
+        def forward(self, x):
+            p = [self.get_parameter(name) for name in names]
+            for gain, shift, w, b in (p[:4], p[4:]):
+                x = nn.functional.linear(nn.functional.layer_norm(x, (C,), gain, shift), w, b)
+            return x
+
+    return Named
+
+
+class OwnNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C))
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, (C,), self.weight, self.bias)
+
+
+class OwnNorms(nn.Module):
+    """Norms as layers of its own, beside plain parameters that torch lists before them."""
+
+    def __init__(self):
+        super().__init__()
+        self.ln1, self.ln2 = OwnNorm(), OwnNorm()
+        self.w_one, self.b_one = nn.Parameter(torch.rand(C, C)), nn.Parameter(torch.zeros(C))
+        self.w_two, self.b_two = nn.Parameter(torch.rand(C, C)), nn.Parameter(torch.zeros(C))
+
+    def forward(self, x):
+        x = nn.functional.linear(self.ln1(x), self.w_one, self.b_one)
+        return nn.functional.linear(self.ln2(x), self.w_two, self.b_two)
+
+
+class OwnLayers(nn.Module):
+    """The same, with layers of torch beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.ln1, self.one = OwnNorm(), nn.Linear(C, C)
+        self.ln2, self.two = OwnNorm(), nn.Linear(C, C)
+
+    def forward(self, x):
+        return self.two(self.ln2(self.one(self.ln1(x))))
+
+
+class LineByLetters(nn.Module):
+    """A scale, which the reference lists first; its name says nothing, and no norm waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.rand(C, C)), nn.Parameter(torch.rand(C))
+        self.s = nn.Parameter(torch.rand(C))
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.w, self.b) * self.s
+
+
+class Tables(nn.Module):
+    """Two blocks with a table each, of which the second is never read."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Tabled(), Tabled()
+
+    def forward(self, x):
+        return self.two.fc(self.one.fc(x) + self.one.table)
+
+
+class Tabled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(C, C)
+        self.register_buffer("table", torch.zeros(C))
+
+
+class OneTable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Tabled(), nn.Linear(C, C)
+
+    def forward(self, x):
+        return self.second(self.first.fc(x) + self.first.table)
+
+
 class Emptied(nn.Module):
     """Layers that are made without memory, or without shape, under names of its own."""
 
@@ -271,6 +365,30 @@ STYLES = {
     "convolutions as matrices": (Deep, AsMatrices, IMAGE),
     "matrices that share memory or name": (Deep, AsMatricesOfIts, IMAGE),
     "in an order of its own, with names that say what": (Mixed, Says, ROW),
+    "gamma and beta beside other biases": (
+        Mixed,
+        named("gamma1 beta1 W_one b_one gamma2 beta2 W_two b_two"),
+        ROW,
+    ),
+    "short names, of which some say nothing": (
+        Mixed,
+        named("g1 b1 wo bo g2 b2 w1 c1"),
+        ROW,
+    ),
+    "names that all say something": (
+        Mixed,
+        named("gamma1 beta1 w1 b1 gamma2 beta2 w2 b2"),
+        ROW,
+    ),
+    "gamma and beta in an order of their own": (
+        Mixed,
+        named("gamma_1 beta_1 W_1 b_1 gamma_2 beta_2 W_2 b_2", listed=sorted),
+        ROW,
+    ),
+    "letters, where no norm waits": (Line, LineByLetters, ROW),
+    "a buffer that it doesn't need twice": (Tables, OneTable, ROW),
+    "norms of its own beside plain parameters": (Mixed, OwnNorms, ROW),
+    "norms of its own beside layers": (Mixed, OwnLayers, ROW),
     "a table as a row": (Table, AsRows, ROW),
     "made without memory or shape": (Deep, lambda: Emptied("cpu"), IMAGE),
     "shown an input": (Deep, Shown, IMAGE),

@@ -17,10 +17,12 @@ from torch import nn
 STATISTICS = {"running_mean": ("mean",), "running_var": ("var", "variance")}
 """Buffers of norms, and how their names end in norms that people write themselves."""
 
-_NORM = re.compile(r"(^|[._])(ln|bn|gn|norm|rms|layer_?norm|batch_?norm|group_?norm)(?![a-z])")
+_NORM = re.compile(
+    r"(^|[._])(ln|bn|gn|norm|rms|layer_?norm|batch_?norm|group_?norm|gamma|beta)(?![a-z])"
+)
 _KINDS = {
-    "gain": re.compile(r"(^|[._\d])(weight|w|gamma|scale|gain|g)\d*$"),
-    "shift": re.compile(r"(^|[._\d])(bias|b|beta|shift)\d*$"),
+    "gain": re.compile(r"(^|[._\d])(weight|w|gamma|scale|gain|g)[_\d]*$"),
+    "shift": re.compile(r"(^|[._\d])(bias|b|beta|shift)[_\d]*$"),
 }
 """What names of people's own say that a parameter is."""
 
@@ -123,7 +125,8 @@ def place_alike(
 
     A buffer under a name of its own is more likely the program's own than any weight, but for the
     statistics of a norm. A matrix may be a convolution's weight, a row any weight, and a shape that
-    is not known yet any other: these are placed only where as many wait as there are places.
+    is not known yet any other: these are placed only where as many wait as there are places. So
+    are tensors by what their names say: the last part of it, or a role.
 
     Args:
         own: the program's tensors.
@@ -132,9 +135,12 @@ def place_alike(
         places: what is known so far.
     """
 
-    def add(alike: Iterable[Any], tensors: Mapping[str, Any], *, even: bool = False) -> None:
+    def waiting(alike: Iterable[Any]) -> list[Any]:
         taken = set(gone) | set(places.values())
-        _add([None if i in taken else key for i, key in enumerate(alike)], tensors, places, even)
+        return [None if i in taken else key for i, key in enumerate(alike)]
+
+    def add(alike: Iterable[Any], tensors: Mapping[str, Any], *, even: bool = False) -> None:
+        _add(waiting(alike), tensors, places, even)
 
     def learned(of: Mapping[str, Any]) -> dict[str, Any]:
         return {n: key for n, key in of.items() if isinstance(own[n], nn.Parameter)}
@@ -148,13 +154,17 @@ def place_alike(
     bare = {n: (_bare(shape), floating) for n, (shape, floating) in sizes.items()}
     rows = {n: (_rows(shape), floating) for n, (shape, floating) in sizes.items()}
     late = {n: (leaf_of(n), isinstance(t, nn.Parameter)) for n, t in own.items() if n not in known}
-    add([(s.leaf, (s.shape, s.floating)) for s in slots], _with_leaf(sizes))
+    leaves = [(s.leaf, (s.shape, s.floating)) for s in slots]
+    add(leaves, _with_leaf(sizes), even=True)
     roles = {n: (_role(n), size) for n, size in learned(sizes).items()}
     said = [(_role(s.name), (s.shape, s.floating)) if s.is_parameter else None for s in slots]
-    add(said, {n: key for n, key in roles.items() if key[0]}, even=True)
+    add(said, {n: key for n, key in roles.items() if _of_norm(key[0])}, even=True)
+    vague = _vague(waiting(said), [key for n, key in roles.items() if n not in places])
+    add(said, {n: key for n, key in roles.items() if key[0] and key[1] not in vague}, even=True)
     add([(s.shape, s.floating) if s.is_parameter else None for s in slots], learned(sizes))
     add([(s.shape, s.floating) for s in slots], learned(sizes))
-    add([(s.leaf, (s.shape, s.floating)) for s in slots], counted(sizes))
+    add(leaves, counted(sizes))
+    add(leaves, _with_leaf(sizes))
     spare = [(_bare(s.shape), s.floating) if s.is_parameter else None for s in slots]
     add(zip((s.leaf for s in slots), spare, strict=True), _with_leaf(learned(bare)))
     add(spare, learned(bare))
@@ -196,6 +206,19 @@ def _role(name: str) -> tuple[bool, str] | None:
     """Whether a name says that it is of a norm, and what it is there or elsewhere."""
     kind = next((k for k, pattern in _KINDS.items() if pattern.search(name.lower())), "")
     return (bool(_NORM.search(name.lower())), kind) if kind else None
+
+
+def _of_norm(role: tuple[bool, str] | None) -> bool:
+    return role is not None and role[0]
+
+
+def _vague(waiting: Iterable[Any], asking: Iterable[Any]) -> set[Any]:
+    """Of which sizes weights of norms wait, and parameters ask whose names say nothing.
+
+    There the others may be a norm's as well, though their names don't say so.
+    """
+    norms = {key[1] for key in waiting if key is not None and _of_norm(key[0])}
+    return norms & {size for role, size in asking if role is None}
 
 
 def _with_leaf(keys: Mapping[str, Any]) -> dict[str, Any]:
