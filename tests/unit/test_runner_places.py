@@ -327,6 +327,40 @@ class OneTable(nn.Module):
         return self.second(self.first.fc(x) + self.first.table)
 
 
+class Stages(nn.Module):
+    """Two norms whose statistics are told apart by number."""
+
+    def __init__(self):
+        super().__init__()
+        self.bn1, self.bn2 = nn.BatchNorm2d(C), nn.BatchNorm2d(C)
+
+    def forward(self, x):
+        return self.bn2(torch.relu(self.bn1(x)))
+
+
+def numbered(mean, var):
+    """Stages with norms of its own, whose buffers have these names with a number each."""
+
+    class Numbered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for k in (1, 2):
+                self.register_parameter(f"gamma{k}", nn.Parameter(torch.ones(C)))
+                self.register_parameter(f"beta{k}", nn.Parameter(torch.zeros(C)))
+                self.register_buffer(mean.format(k), torch.zeros(C))
+                self.register_buffer(var.format(k), torch.ones(C))
+
+        def norm(self, x, k):
+            buffers = [self.get_buffer(name.format(k)) for name in (mean, var)]
+            learned = [self.get_parameter(f"{name}{k}") for name in ("gamma", "beta")]
+            return nn.functional.batch_norm(x, *buffers, *learned)
+
+        def forward(self, x):
+            return self.norm(torch.relu(self.norm(x, 1)), 2)
+
+    return Numbered
+
+
 class Emptied(nn.Module):
     """Layers that are made without memory, or without shape, under names of its own."""
 
@@ -389,6 +423,8 @@ STYLES = {
     "a buffer that it doesn't need twice": (Tables, OneTable, ROW),
     "norms of its own beside plain parameters": (Mixed, OwnNorms, ROW),
     "norms of its own beside layers": (Mixed, OwnLayers, ROW),
+    "numbered statistics": (Stages, numbered("running_mean{}", "running_var{}"), IMAGE),
+    "numbered statistics, apart": (Stages, numbered("mean_{}", "var_{}"), IMAGE),
     "a table as a row": (Table, AsRows, ROW),
     "made without memory or shape": (Deep, lambda: Emptied("cpu"), IMAGE),
     "shown an input": (Deep, Shown, IMAGE),

@@ -76,7 +76,7 @@ def leaf_of(name: str) -> str:
 
 def statistic(name: str) -> str:
     """Which statistic of a norm a buffer's name says it is; empty for any other."""
-    leaf = leaf_of(name)
+    leaf = leaf_of(name).rstrip("_0123456789")
     return next((kind for kind, ends in STATISTICS.items() if leaf.endswith(ends)), "")
 
 
