@@ -16,6 +16,7 @@ import torch
 
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.correctness import (
+    CAP,
     MAX_NOISE,
     MIN_SIGNAL,
     UNEQUAL,
@@ -44,6 +45,9 @@ are so much alike that hardly anything depends on them."""
 SCORES = "scores_flat"
 FAINT = frozenset({SCORES, UNREAD})
 """Fresh weights make these mild: a tier may end nearer for their sake."""
+TIMED_K = 2.0
+"""Timed answers may be off by so many limits: a mutant is to be further off, where half reaches
+beyond CAP."""
 ROOM_K = 4.0
 """A tier may end that many times beyond its own noise, and no nearer, where a mutant bounds it:
 torch's autocast keeps norms in float32, and programs that do not are three times as far off."""
@@ -127,6 +131,7 @@ class _Trial:
         mutants, missing = self._mutants()
         several = len(self._tiers()) > 1
         held = [m for m in mutants if m.name not in FAINT or several]
+        self._cap(held, limits)
         self._narrow(held, limits)
         for mutant in held:
             if mutant.name in FAINT:
@@ -267,6 +272,19 @@ class _Trial:
             limits.append({t: limit(t, own[t], slot.count) for t in tiers})
             self._unrounded[i] = limit(Tier.HALF, max(noises[:-1]), slot.count)
         return limits
+
+    def _cap(self, mutants: Sequence[Mutant], limits: Sequence[dict[Tier, float]]) -> None:
+        """Have half end at CAP after all in outputs where a mutant is too near to what lies beyond.
+
+        So it does in all where the reference is in half precision as it ships: it may be the truth
+        itself. And in legacy tasks, whose authors have a rule of their own.
+        """
+        own = self._truth.native != "float32" or self._truth.legacy
+        far = [{tier: TIMED_K * end for tier, end in leaf.items()} for leaf in limits]
+        near = [m for m in mutants if self._passes(m, Tier.HALF, far)]
+        for i in self._floats:
+            if own or any(m.off[i] > CAP for m in near):
+                limits[i][Tier.HALF] = min(limits[i][Tier.HALF], CAP)
 
     def _narrow(self, mutants: Sequence[Mutant], limits: Sequence[dict[Tier, float]]) -> None:
         """Have half end without regard to rounding in outputs where a mutant passes by that.

@@ -299,9 +299,13 @@ class Marker:
         return None
 
     def _local_limit(self, leaf: int, tier: Tier) -> float:
-        """What a stretch may be off by: a multiple of the tier's limit, or as the reference is."""
+        """What a stretch may be off by: a multiple of the tier's limit, or as the reference is.
+
+        Of no more than CAP: half may reach further with the whole, but a stretch that is dead, or
+        the mean over inputs, is never within it, nor within twice as much while timed.
+        """
         own = self._exam.reference_locals[leaf]
-        return LOCAL_K * max(self._exam.scales[leaf].limits.get(tier, CAP), own)
+        return LOCAL_K * max(min(self._exam.scales[leaf].limits.get(tier, CAP), CAP), own)
 
     def _limit(self, tier: Tier) -> float:
         """The smallest limit of the tier over leaves; of the loosest there is, if it is absent."""

@@ -13,6 +13,7 @@ from builders.tiny_task import TASK, TASK_SOURCE, forward, judge
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import detect
 from pike_hpc.records import EvalStatus, Tier, Variant
+from pike_hpc.tasks import find_task
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -77,6 +78,46 @@ def test_half_is_refused_where_only_fp32_was_asked_for(lane):
     assert result.status is EvalStatus.WRONG_RESULT
     assert "half" in result.message
     assert result.correctness is not None
+
+
+LENET = find_task("level3-pike/4")
+
+
+def lenet(body: str) -> str:
+    """The reference of LeNet5, called in a program whose forward is `body`."""
+    return f"""{LENET.source}
+
+class ModelNew(nn.Module):
+    def __init__(self, *args):
+        super().__init__()
+        self.net = Model(*args)
+
+    def forward(self, x):
+        {body}
+"""
+
+
+def test_bfloat16_passes_where_the_task_makes_much_of_it(lane):
+    source = lenet(
+        "with torch.autocast('cpu', torch.bfloat16):\n            return self.net(x).float()"
+    )
+    found = [judge(lane, source, task=LENET) for _ in range(3)]
+    for result in found:  # whose weights draw three times the usual noise, is told so: 4 of 100
+        assert result.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR), result.message
+    passed = [result for result in found if result.status is EvalStatus.PASSED]
+    assert len(passed) >= 2, [result.message for result in found]
+    assert all(result.tier in (Tier.TF32, Tier.HALF) for result in passed)
+
+
+def test_and_who_leaves_a_channel_out_there_is_wrong(lane):
+    source = lenet(
+        "y = F.relu(self.net.conv1(x)) * (torch.arange(6).view(6, 1, 1) != 2)\n"
+        "        y = F.relu(self.net.conv2(F.max_pool2d(y, 2)))\n"
+        "        y = F.relu(self.net.fc1(torch.flatten(F.max_pool2d(y, 2), 1)))\n"
+        "        return self.net.fc3(F.relu(self.net.fc2(y)))"
+    )
+    result = judge(lane, source, task=LENET)
+    assert result.status is EvalStatus.WRONG_RESULT, result.message
 
 
 PACKED = """

@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
     CAP,
+    HALF_CAP,
+    HALF_K,
     Grain,
     LeafScale,
     allclose,
@@ -93,7 +95,15 @@ def test_limits_have_a_floor_and_a_cap():
     assert limit(Tier.FP32, 1e-9, 10**6) == 1e-5
     assert limit(Tier.FP32, 1e-4, 10**6) == pytest.approx(3e-4)
     assert limit(Tier.FP32, 1e-4, 10) == pytest.approx(1e-3)
-    assert limit(Tier.HALF, 0.5, 10**6) == CAP
+    assert limit(Tier.TF32, 0.5, 10**6) == limit(Tier.FP32, 0.5, 10) == CAP
+
+
+@pytest.mark.parametrize("elements", [10, 10**6])
+def test_half_reaches_beyond_the_cap_where_the_reference_itself_comes_near_it(elements):
+    assert limit(Tier.HALF, 0.0099, elements) == CAP
+    assert limit(Tier.HALF, 0.016, elements) == pytest.approx(HALF_K * 0.016)
+    assert limit(Tier.HALF, 0.016, elements) > CAP
+    assert limit(Tier.HALF, 0.5, elements) == HALF_CAP
 
 
 def test_the_strictest_tier_that_all_leaves_earn():

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
     LOCAL_ELEMENTS,
+    LeafError,
     LeafScale,
     grain_of,
     moving,
@@ -163,6 +164,24 @@ def test_and_is_refused_where_that_was_not_asked_for_or_no_tier_is_so_coarse():
     status, message = told(1e-7, stretch=0.25)
     assert status is EvalStatus.WRONG_RESULT
     assert "a part of its output" in message
+
+
+def test_a_stretch_is_held_to_the_cap_also_where_half_reaches_beyond_it():
+    further = {**LIMITS, Tier.HALF: 0.05}
+    assert told(0.04, limits=further) is None
+    assert told(1e-7, stretch=0.19, limits=further) is None
+    assert "a part of its output" in told(1e-7, stretch=0.25, limits=further)[1]
+
+
+@pytest.mark.parametrize("end", [0.02, 0.05])
+def test_a_stretch_that_is_dead_does_not_pass_while_timed(end):
+    marker = marker_of(drawn(3, COUNT), LeafScale(signal=2**0.5, limits={Tier.HALF: end}))
+    dead = 1 / 2**0.5  # of the signal, where answers have no mean
+    assert marker.tolerance(Tier.HALF).local[0] < dead
+    found = [[LeafError(error=0.01, local=dead, local_half=dead)]]
+    assert not marker.holds_in_checks(found, Tier.HALF)
+    found = [[LeafError(error=1.9 * end, local=0.3, local_half=0.3)]]
+    assert marker.holds_in_checks(found, Tier.HALF)
 
 
 def fading(size, last):
