@@ -193,7 +193,7 @@ def _follow(run: Run, follower: Follower, keeper: processes.LocalJobs) -> int:
             follower.show()
             keeper.wait()
     except KeyboardInterrupt:
-        print("\nstopping: what is being judged is given back …", file=sys.stderr)
+        print("\nstopping: what is being judged is finished or given back …", file=sys.stderr)
         keeper.stop()
         print(f"paused; continue with: pike-hpc resume {run.dir}", file=sys.stderr)
         return 130
