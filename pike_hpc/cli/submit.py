@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from pike_hpc.archive import require_journal
 from pike_hpc.cli import processes, slurm_jobs
 from pike_hpc.cli.config import add_layers, resolve_from
 from pike_hpc.cli.follow import Follower
@@ -162,6 +163,7 @@ def _go_on(run: Run, device: Device | None, tape: Tape, *, is_new: bool) -> int:
     elif run.device_kind == SIMULATED:
         print("device: simulated: verdicts are made up, models are asked as ever", file=sys.stderr)
     print(f"run: {run.dir}", file=sys.stderr)
+    require_journal(run.dir)
     if run.finished():
         print("every task is finished: nothing is started", file=sys.stderr)
         return Follower(run).conclude()
