@@ -17,6 +17,7 @@ from pike_hpc.cli.judging_torch import judging_device, left_out, require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.place import check_place
 from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.cli.setup import check_strategy
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import simulate, walks
 from pike_hpc.cli.slurm_submit import ask_first, check_key_files, print_plan, submit_to_slurm
@@ -60,6 +61,7 @@ def submit(options: argparse.Namespace) -> int:
     """Start the run that the configuration names, or go on with it."""
     resolved = resolve_from(options)
     tasks, refused = tasks_of(resolved)
+    check_strategy(resolved.workflow, len(tasks))
     for path, reason in refused:
         print(f"refused {path}: {reason}", file=sys.stderr)
     if options.simulate:

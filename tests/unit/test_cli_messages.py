@@ -63,6 +63,13 @@ def test_the_commands_are_those_of_the_contract():
             ["submit", "--workflow", "w.yaml", "--set", "tasks.shape_overrides={'99': {a: 1}}"],
             ["'99'", "level3-pike", "1, 2, 4, 6"],
         ),
+        *(
+            (
+                ["submit", "--workflow", "w.yaml", "--set", "search.options.branchs=3", *how],
+                ["branchs", "search.options"],
+            )
+            for how in ([], ["--dry-run"], ["--simulate"])
+        ),
         (["evaluate", "level3-pike/99", "w.yaml"], ["'99'", "1, 2, 4, 6"]),
         (["evaluate", "level3-pik/4", "w.yaml"], ["level3-pike"]),
         (["evaluate", "level3-pike/4", "w.py", "--image", "i"], ["would not be used", "podman"]),
