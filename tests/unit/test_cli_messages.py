@@ -273,3 +273,32 @@ def test_an_image_that_is_not_there_is_found_before_a_run_folder_is_made(capsys,
     assert "where: --set container.image" in err
     assert "make image" in err
     assert not (workflow.parent / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tasks", "list", "level0/3", "--json", "--device", "cpu"],
+        ["tasks", "list", "--device", "cpu", "level0/3", "--json"],
+        ["tasks", "--json", "--device", "cpu", "list", "level0/3"],
+    ],
+)
+def test_options_may_stand_anywhere(capsys, arguments):
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert [task["task"] for task in json.loads(out)["tasks"]] == ["level0/3"]
+
+
+def test_several_words_may_stand_around_options(capsys, workflow):
+    sets = ["--set", "search.seed=7", "--set", "budget.evaluations_per_task=3"]
+    show = ["config", *sets[:2], "show", "--json", *sets[2:], "--workflow", workflow]
+    code, out, _ = run(capsys, *show)
+    found = json.loads(out)["workflow"]
+    assert (code, found["search"]["seed"], found["budget"]["evaluations_per_task"]) == (0, 7, 3)
+    code, _, err = run(capsys, "report", "one", "--json", "two")
+    assert code == 2
+    assert "unrecognized" not in err
+    code, _, err = run(capsys, "evaluate", "level3-pike/4", "--", "-x.py")
+    assert code == 2
+    assert "-x.py" in err
+    assert "unrecognized" not in err
