@@ -26,7 +26,7 @@ from pike_hpc.cli.watched import WatchedRun
 from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device
 from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs, read_jobs
-from pike_hpc.records import Task, UsageError
+from pike_hpc.records import Task, UsageError, did_you_mean
 from pike_hpc.worker import SIMULATED, CassetteJudge
 
 _LOOK_S = 0.3
@@ -128,9 +128,7 @@ def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | Non
     if tape.replay is not None:
         kind, device = CassetteJudge(tape.replay / VERDICT_TAPE).device_kind, None
     elif resolved.site.scheduler == "slurm":
-        model = resolved.site.worker_job.gpu_model
-        kind = model or "cpu" if wanted in ("auto", "cuda") else wanted
-        device = None
+        kind, device = _device_of_nodes(resolved, wanted), None
     elif wanted == SIMULATED:
         kind, device = SIMULATED, None
     else:
@@ -140,6 +138,20 @@ def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | Non
     evaluate = dataclasses.replace(resolved.workflow.evaluate, devices=(kind,))
     workflow = dataclasses.replace(resolved.workflow, evaluate=evaluate)
     return dataclasses.replace(resolved, workflow=workflow), device
+
+
+def _device_of_nodes(resolved: Resolved, wanted: str) -> str:
+    """The device kind of the site's jobs. Raises UsageError for one that they have not."""
+    model = resolved.site.worker_job.gpu_model
+    valid = ["auto", "cuda", "cpu", SIMULATED, *([model] if model else [])]
+    if wanted not in valid:
+        raise UsageError(
+            f"no job of this site would judge on {wanted!r}",
+            where=resolved.sources.get("evaluate.devices", "evaluate.devices"),
+            valid=", ".join(valid),
+            fix=did_you_mean(wanted, valid),
+        )
+    return model or "cpu" if wanted in ("auto", "cuda") else wanted
 
 
 def _open_or_create(folder: Path, resolved: Resolved, tasks: tuple[Task, ...]) -> Run:

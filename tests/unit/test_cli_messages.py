@@ -302,3 +302,29 @@ def test_several_words_may_stand_around_options(capsys, workflow):
     assert code == 2
     assert "-x.py" in err
     assert "unrecognized" not in err
+
+
+SLURM_SITE = """
+schema_version: 1
+name: here
+scheduler: slurm
+paths: {work: "runs"}
+account: m1
+worker_job: {gpus: 1, gpu_model: nvidia-a100-sxm4-40gb, cpus: 16, walltime_minutes: 60}
+agent: {where: array, cpus: 2, walltime_minutes: 60}
+"""
+
+
+def test_at_slurm_a_device_must_be_one_that_its_jobs_have(capsys, workflow):
+    Path("here.yaml").write_text(SLURM_SITE)
+    at_site = ["submit", "--workflow", workflow, "--site", "./here.yaml", "--dry-run"]
+    code, out, err = run(capsys, *at_site, "--set", "evaluate.devices=[gpu]")
+    assert (code, out) == (2, "")
+    for word in (
+        "'gpu'",
+        "--set evaluate.devices=[gpu]",
+        "auto, cuda, cpu, simulated, nvidia-a100-sxm4-40gb",
+    ):
+        assert word in err
+    _, _, err = run(capsys, *at_site, "--set", "evaluate.devices=[nvidia-a100-sxm4-40gb]")
+    assert "would judge on" not in err
