@@ -145,7 +145,11 @@ def _summary_rows(task: TaskReport) -> Iterator[Html]:
     counts = str(task.cost.evaluations), status_words(task.status_counts)
     if not winners:
         cells = [(title, "name"), ("-", ""), ("-", "number"), ("-", "number"), ("-", "number")]
-        rest = [("nothing correct yet", "words"), (counts[0], "number"), (counts[1], "words")]
+        rest = [
+            ("not judged" if task.undecided else "nothing correct yet", "words"),
+            (counts[0], "number"),
+            (counts[1], "words"),
+        ]
         yield row([*cells, *rest])
     for i, best in enumerate(winners):
         yield row(

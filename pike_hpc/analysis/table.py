@@ -100,6 +100,7 @@ def _task_rows(task: TaskReport) -> list[_Row]:
         )
         rows.append(_Row(cells=cells, colour=_GREEN if low > 1.0 else ""))
     nothing = "nothing correct" if judged else "nothing judged yet"
+    nothing = "not judged" if task.undecided else nothing
     return rows or [_Row(cells=(title, "-", "-", "-", "-", nothing, correct))]
 
 
