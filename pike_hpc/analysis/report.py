@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pike_hpc.analysis.history import RunHistory, TaskHistory, distinct, merge
 from pike_hpc.analysis.metrics import (
+    NOISY,
     Best,
     Cost,
     Selection,
@@ -282,6 +283,11 @@ def _notes(tasks: Sequence[TaskReport]) -> list[str]:
             f"*: {len(loose)} of {len(tasks)} tasks hold a best that was not timed again (the run "
             "was stopped, or is of an older version): the search's own value, too good on "
             "average; it is in no mean."
+        )
+    if any(best.noisy for task in tasks for best in task.winners):
+        notes.append(
+            f"{NOISY}: the machine was busy, such an interval may be wrong; judge it again with "
+            "pike-hpc evaluate."
         )
     unknown = [t.label for t in tasks if t.undecided]
     if unknown:
