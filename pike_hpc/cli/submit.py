@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -64,9 +65,15 @@ def submit(options: argparse.Namespace) -> int:
     check_strategy(resolved.workflow, len(tasks))
     for path, reason in refused:
         print(f"refused {path}: {reason}", file=sys.stderr)
-    if options.simulate:
-        return simulate(resolved, tasks, options.run_dir)
     tape = tape_from(options)
+    if options.simulate:
+        if tape.arguments:
+            raise UsageError(
+                f"{tape.arguments[0]} has no meaning with --simulate: nothing is asked or measured",
+                where=shlex.join(tape.arguments),
+                fix="leave one of the two out",
+            )
+        return simulate(resolved, tasks, options.run_dir)
     if options.run_dir is not None:
         check_place(options.run_dir)
     resolved, device = _with_device(resolved, tape)

@@ -25,6 +25,9 @@ def workflow(tmp_path, monkeypatch):
     path = tmp_path / "w.yaml"
     path.write_text(QUICK)
     (tmp_path / "w.py").write_text("class ModelNew: ...\n")
+    (tmp_path / "empty.yaml").touch()
+    one = QUICK.replace('suite: level3-pike, ids: "4"', "path: w.py")
+    (tmp_path / "one.yaml").write_text(one)
     return path
 
 
@@ -70,6 +73,23 @@ def test_the_commands_are_those_of_the_contract():
             )
             for how in ([], ["--dry-run"], ["--simulate"])
         ),
+        (
+            ["submit", "--workflow", "w.yaml", "--simulate", "--record", "tape"],
+            ["--record has no meaning with --simulate"],
+        ),
+        *(
+            (
+                ["submit", "--workflow", "w.yaml", "--run", "new", option, "w.py"],
+                [f"{option} w.py", "a tape is a folder"],
+            )
+            for option in ("--record", "--replay")
+        ),
+        (
+            ["submit", "--workflow", "w.yaml", "--set", "wall_minutes=3"],
+            ["'wall_minutes'", "did you mean 'budget.wall_minutes'?"],
+        ),
+        (["submit", "--workflow", "empty.yaml"], ["is empty", "workflows/quickstart.yaml"]),
+        (["submit", "--workflow", "one.yaml"], ["w.py is a file", "name its folder"]),
         (["evaluate", "level3-pike/99", "w.yaml"], ["'99'", "1, 2, 4, 6"]),
         (["evaluate", "level3-pik/4", "w.yaml"], ["level3-pike"]),
         (["evaluate", "level3-pike/4", "w.py", "--image", "i"], ["would not be used", "podman"]),
