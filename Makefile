@@ -11,6 +11,22 @@ DRY_RUN ?=
 PIKE := .venv/bin/pike-hpc
 FIND := PYTHON="$(PYTHON)" sh pike_hpc/bootstrap/find_python.sh "$(SITE)"
 
+# A misspelled DRYRUN=1 would be no dry run.
+USERS := setup submit resume status cancel report doctor image
+KNOWN := ACCOUNT BUILD DRY_RUN IMAGE IMAGES PYTHON RUN SHELL SITE WHEELS WORKFLOW
+GIVEN := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
+UNKNOWN := $(filter-out $(KNOWN) MAKE% -*%,$(GIVEN))
+NEAREST := import difflib, sys; a = sys.argv[1:]; m = difflib.get_close_matches(a[0].upper(), a[1:], 1)
+NEAREST += ; print(*(f"; did you mean {n}?" for n in m))
+ifneq ($(and $(UNKNOWN),$(filter $(USERS),$(MAKECMDGOALS))),)
+$(error there is no variable $(firstword $(UNKNOWN))=$(shell $(or $(PYTHON),python3) -c '$(NEAREST)' \
+	'$(firstword $(UNKNOWN))' $(filter-out SHELL,$(KNOWN)) 2>/dev/null); valid: $(filter-out SHELL,$(KNOWN)))
+endif
+ALWAYS_REAL := $(filter-out submit image,$(filter $(USERS),$(MAKECMDGOALS)))
+ifneq ($(and $(DRY_RUN),$(ALWAYS_REAL)),)
+$(error make $(firstword $(ALWAYS_REAL)) knows no DRY_RUN: it would be done)
+endif
+
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
 
@@ -29,17 +45,19 @@ submit: setup ## Start or continue a run: [SITE=] [WORKFLOW=] [RUN=] [ACCOUNT=] 
 	@$(PIKE) submit --workflow "$(WORKFLOW)" $(if $(SITE),--site "$(SITE)") \
 		$(if $(RUN),--run "$(RUN)") $(if $(ACCOUNT),--account "$(ACCOUNT)") $(if $(DRY_RUN),--dry-run)
 
+NAMED = $(if $(RUN),,$(error which run? Say: make $@ RUN=DIR))
+
 resume: ## Continue RUN=DIR
-	@$(PIKE) resume "$(RUN)"
+	@$(NAMED)$(PIKE) resume "$(RUN)"
 
 status: ## Show RUN=DIR
-	@$(PIKE) status "$(RUN)"
+	@$(NAMED)$(PIKE) status "$(RUN)"
 
 cancel: ## Stop the jobs of RUN=DIR, keep its data
-	@$(PIKE) cancel "$(RUN)"
+	@$(NAMED)$(PIKE) cancel "$(RUN)"
 
 report: ## Tables and page of RUN=DIR
-	@$(PIKE) report "$(RUN)"
+	@$(NAMED)$(PIKE) report "$(RUN)"
 
 # As `pike-hpc doctor` does: without SITE, the site whose login node this is.
 doctor: RECOGNISED := --recognised

@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 import recipes  # noqa: E402
 
 from pike_hpc.bootstrap.install import pinned  # noqa: E402
+from pike_hpc.records import PikeError  # noqa: E402
 
 TORCH_INDEX = "https://download.pytorch.org/whl"
 """Where PyTorch publishes its builds, asked only if pip's own sources lack them."""
@@ -38,7 +39,14 @@ PROGRAMS = {
 
 def main() -> int:
     """Pull or build; returns the exit code."""
-    arguments = _parser().parse_args()
+    try:
+        return _have_image(_parser().parse_args())
+    except PikeError as error:
+        sys.stderr.write(f"pike-hpc: {error}\n")
+        return error.exit_code
+
+
+def _have_image(arguments: argparse.Namespace) -> int:
     if arguments.site:
         _apply_site(arguments)
     if arguments.name is None:

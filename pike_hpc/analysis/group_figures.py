@@ -14,7 +14,8 @@ def group_figures(group: Group) -> Mapping[str, str]:
     totals = {task.label: task.cost.evaluations for task in group.tasks}
     drawn: dict[str, str] = {}
     if any(task.winners for task in group.tasks):
-        drawn["trajectory"] = figures.trajectory(frames.trajectory(group.tasks), totals)
+        counted = {task.label: totals[task.label] for task in group.counted}
+        drawn["trajectory"] = figures.trajectory(frames.trajectory(group.counted), counted)
         drawn["speedups"] = figures.speedups(frames.summary(group.tasks), titles)
     if any(totals.values()):
         drawn["statuses"] = figures.statuses(frames.statuses(group.tasks), titles)

@@ -27,6 +27,10 @@ STRICT_RULE = "strict_fp32"
 """The stock setting with TF32 off everywhere: the denominator of who must have full fp32."""
 
 
+NOISY = "noisy"
+"""The judge's tag of what was timed while others worked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
     """The fastest correct candidate of a tier."""
@@ -46,6 +50,11 @@ class Best:
     """What the search measured; None where its verdict is not in the archive."""
     tags: tuple[str, ...] = ()
     source: str = ""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether other work kept the machine busy meanwhile: its interval may be wrong."""
+        return NOISY in self.tags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

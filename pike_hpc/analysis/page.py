@@ -13,6 +13,7 @@ from importlib import resources
 from pike_hpc.analysis import figures
 from pike_hpc.analysis.group_figures import group_figures
 from pike_hpc.analysis.markup import Html, join, tag, trusted_svg
+from pike_hpc.analysis.metrics import NOISY
 from pike_hpc.analysis.page_parts import facts, folded, gain, grid, marks, row, unconfirmed
 from pike_hpc.analysis.page_task import task_section
 from pike_hpc.analysis.report import Group, Report, TaskReport
@@ -145,7 +146,11 @@ def _summary_rows(task: TaskReport) -> Iterator[Html]:
     counts = str(task.cost.evaluations), status_words(task.status_counts)
     if not winners:
         cells = [(title, "name"), ("-", ""), ("-", "number"), ("-", "number"), ("-", "number")]
-        rest = [("nothing correct yet", "words"), (counts[0], "number"), (counts[1], "words")]
+        rest = [
+            ("not judged" if task.undecided else "nothing correct yet", "words"),
+            (counts[0], "number"),
+            (counts[1], "words"),
+        ]
         yield row([*cells, *rest])
     for i, best in enumerate(winners):
         yield row(
@@ -153,7 +158,7 @@ def _summary_rows(task: TaskReport) -> Iterator[Html]:
                 (title if i == 0 else "", "name"),
                 (best.tier.value, ""),
                 (join(gain(best), unconfirmed(best)), "number"),
-                (interval(best.ci95), "number"),
+                (interval(best.ci95) + f" {NOISY}" * best.noisy, "number"),
                 (times(task.over_stock[best.tier]), "number"),
                 (operator_words(best.operator), "words"),
                 (counts[0] if i == 0 else "", "number"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pike_hpc.analysis.history import RunHistory, TaskHistory, distinct, merge
 from pike_hpc.analysis.metrics import (
+    NOISY,
     Best,
     Cost,
     Selection,
@@ -76,9 +77,19 @@ class TaskReport:
         return self.history.task.key
 
     @property
+    def undecided(self) -> bool:
+        """Whether nobody knows: it was judged, and no verdict says anything about a candidate.
+
+        So is every verdict on a task that the judge does not admit.
+        """
+        judged = (*self.history.verdicts, *self.history.retimes)
+        return bool(judged) and not any(v.result.status.decides for v in judged)
+
+    @property
     def headline(self) -> bool:
         """True where its numbers may stand in a headline."""
-        return self.variant is Variant.ADMITTED and not self.simulated
+        admitted = self.variant is Variant.ADMITTED and not self.undecided
+        return admitted and not self.simulated
 
     @property
     def winners(self) -> tuple[Best, ...]:
@@ -109,9 +120,15 @@ class Group:
     tasks: tuple[TaskReport, ...]
 
     @property
+    def counted(self) -> tuple[TaskReport, ...]:
+        """Those that may be in a mean: one that nobody could judge is neither won nor lost."""
+        return tuple(task for task in self.tasks if not task.undecided)
+
+    @property
     def headline(self) -> bool:
         """True where its means may stand in a headline."""
-        return self.variant is Variant.ADMITTED and not self.simulated
+        admitted = self.variant is Variant.ADMITTED and bool(self.counted)
+        return admitted and not self.simulated
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -144,7 +161,7 @@ class Report:
     def headline(self) -> Group | None:
         """The headline group with the most tasks; the others stand beside it."""
         groups = [g for g in self.groups if g.headline]
-        return max(groups, key=lambda g: len(g.tasks), default=None)
+        return max(groups, key=lambda g: len(g.counted), default=None)
 
 
 def build(runs: Sequence[RunHistory]) -> Report:
@@ -237,6 +254,7 @@ def _groups(tasks: Sequence[TaskReport]) -> tuple[Group, ...]:
 
 
 def _tier_summary(group: Sequence[TaskReport], tier: Tier) -> TierSummary:
+    group = [task for task in group if not task.undecided]
     best = {t.label: t.best[tier] for t in group}
     return summarise(
         {label: found.speedup if found else None for label, found in best.items()},
@@ -265,6 +283,17 @@ def _notes(tasks: Sequence[TaskReport]) -> list[str]:
             f"*: {len(loose)} of {len(tasks)} tasks hold a best that was not timed again (the run "
             "was stopped, or is of an older version): the search's own value, too good on "
             "average; it is in no mean."
+        )
+    if any(best.noisy for task in tasks for best in task.winners):
+        notes.append(
+            f"{NOISY}: the machine was busy, such an interval may be wrong; judge it again with "
+            "pike-hpc evaluate."
+        )
+    unknown = [t.label for t in tasks if t.undecided]
+    if unknown:
+        notes.append(
+            f"not judged: {', '.join(unknown)}. No verdict there says anything about a candidate "
+            "(the task was refused admission, or the judge could not decide); in no mean."
         )
     for task in tasks:
         keys = [v.result.key for v in task.history.verdicts]

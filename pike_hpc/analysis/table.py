@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pike_hpc.analysis.metrics import NOISY
 from pike_hpc.analysis.report import Group, Report, TaskReport
 from pike_hpc.analysis.summary import Mean, SelectionBias, TierSummary
 from pike_hpc.analysis.text import (
@@ -93,13 +94,14 @@ def _task_rows(task: TaskReport) -> list[_Row]:
             title if not rows else "",
             best.tier.value,
             ("~" if low <= 1.0 <= high else "") + times(best.speedup) + "*" * (not best.retimed),
-            interval(best.ci95),
+            interval(best.ci95) + f" {NOISY}" * best.noisy,
             times(task.over_stock[best.tier]),
             operator_words(best.operator),
             correct if not rows else "",
         )
         rows.append(_Row(cells=cells, colour=_GREEN if low > 1.0 else ""))
     nothing = "nothing correct" if judged else "nothing judged yet"
+    nothing = "not judged" if task.undecided else nothing
     return rows or [_Row(cells=(title, "-", "-", "-", "-", nothing, correct))]
 
 

@@ -7,6 +7,7 @@ from pike_hpc.archive.canonical import canonical, canonical_text
 from pike_hpc.archive.elites import Elite, by_attempt, elites, standing
 from pike_hpc.archive.export_csv import FlatTable, disarmed, export_csv, flat_tables
 from pike_hpc.archive.export_pike import export_pike_layout
+from pike_hpc.archive.losses import require_journal
 from pike_hpc.archive.read import read
 from pike_hpc.archive.rebuild import is_current, rebuild
 from pike_hpc.archive.record import (
@@ -45,6 +46,7 @@ __all__ = [
     "is_current",
     "read",
     "rebuild",
+    "require_journal",
     "standing",
     "verify",
 ]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pike_hpc.archive.layout import FILE_NAME, open_archive
+from pike_hpc.archive.losses import require_journal
 from pike_hpc.archive.verify import verify
 from pike_hpc.archive.write import RunContent, archive_image, config_sha256, watermark_json
 from pike_hpc.journal import (
@@ -40,10 +41,12 @@ def rebuild(
     """Build the archive beside the old one, verify it, and put it in the old one's place.
 
     Returns its path. Raises TryAgainLater when another maker holds the lock for longer than
-    wait_s or the disk is full, PikeError for a damaged journal, UsageError where there is none;
+    wait_s or the disk is full, PikeError for a damaged journal and for one that has lost what the
+    old archive was built from, UsageError where there is none;
     the old archive is then as it was.
     """
     disk = disk or OsDisk()
+    require_journal(run_dir)
     if not task_slugs(run_dir):
         raise UsageError(
             "no journal to build an archive from",
@@ -55,6 +58,7 @@ def rebuild(
     with WriterLock.take(
         run_dir / "archive.lock", writer="archive rebuild", clock=clock, wait_s=wait_s
     ):
+        require_journal(run_dir)  # against the archive that another maker has just put there
         image = archive_image(_content(run_dir))
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(new)  # left by a maker that was killed

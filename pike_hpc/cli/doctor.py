@@ -100,8 +100,13 @@ def _checks(resolved: Resolved, options: argparse.Namespace) -> Iterator[Check]:
     if "agent" not in kinds:
         yield from tried({"model": lambda: model(resolved)})
     if not goes_on:
-        why = "not asked for" if options.no_nodes else "Slurm has to take the jobs first"
-        yield Check("nodes", "unknown", why, "run doctor again without --no-nodes")
+        why, fix = (
+            "Slurm has to take the jobs first",
+            "mend what fails above, then run doctor again",
+        )
+        if options.no_nodes:
+            why, fix = "not asked for", "run doctor again without --no-nodes"
+        yield Check("nodes", "unknown", why, fix)
         return
     yield from on_nodes(resolved, kinds, _arguments(options, resolved), options.wait_s)
 

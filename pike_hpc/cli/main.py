@@ -43,9 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     speak_plainly()
     arguments = sys.argv[1:] if argv is None else list(argv)
     name = next((a for a in arguments if not a.startswith("-")), "")
-    parser = _parser(name)
+    parser, command = _parser(name)
     _refuse_empty(parser, arguments)
-    options = parser.parse_args(arguments)
+    if command is not None and arguments[0] == name and "--" not in arguments:
+        # Words before, between and after options: `report A --json B`.
+        options = command.parse_intermixed_args(arguments[1:], argparse.Namespace(command=name))
+    else:
+        options = parser.parse_args(arguments)
     options.arguments = arguments
     if options.command is None:
         parser.print_help()
@@ -109,17 +113,21 @@ def _explain(error: OSError) -> int:
     return code
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
-    """The parser; only the command asked for imports its module, so that --help is instant."""
+def _parser(
+    name: str,
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None]:
+    """The parser and the command's own: only its module is imported, so that --help is instant."""
     parser = argparse.ArgumentParser(
         prog="pike-hpc",
         description="Faster PyTorch models, proven. `pike-hpc COMMAND --help` explains each.",
     )
     parser.add_argument("--version", action="version", version=f"pike-hpc {pike_hpc.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    asked = None
     for command, summary in COMMANDS.items():
         sub = commands.add_parser(command, help=summary, description=summary, allow_abbrev=False)
         if command == name:
             module = importlib.import_module(f"pike_hpc.cli.{_MODULES.get(command, command)}")
             getattr(module, f"add_{command}")(sub)
-    return parser
+            asked = sub
+    return parser, asked

@@ -34,7 +34,16 @@ from pike_hpc.machine import below
 from pike_hpc.mailbox import STARTING
 from pike_hpc.records import Paused, TryAgainLater
 
-__all__ = ["LocalJobs", "Plan", "agents_of", "only_starter", "pids_of", "start_lock", "stop"]
+__all__ = [
+    "LocalJobs",
+    "Plan",
+    "agents_of",
+    "leave_s",
+    "only_starter",
+    "pids_of",
+    "start_lock",
+    "stop",
+]
 
 Plan = tuple[tuple[Job, ...], tuple[Job, ...]]
 """(workers, agents)."""
@@ -46,8 +55,8 @@ run waits as long for jobs to show themselves."""
 _AT_IT_S = 300.0
 """Nobody looks and starts for so long: one that seems to was killed, on another node perhaps."""
 
-_STOP_S = 15.0
-"""How long processes get to leave in order."""
+_GIVE_BACK_S = 15.0
+"""How long a worker may take to end what it no longer lets go on, and to give it back."""
 
 _RESTARTS = 5
 """Deaths without a verdict in between after which a run stops trying."""
@@ -96,7 +105,7 @@ class LocalJobs:
 
     def wait(self) -> None:
         """Let the jobs leave by themselves after the run is finished."""
-        wait_for(lambda: not pids_of(self._run), _STOP_S)
+        wait_for(lambda: not pids_of(self._run), leave_s())
         self.stop()
 
     def stop(self) -> None:
@@ -186,14 +195,15 @@ def start_lock(run_dir: Path) -> Path:
     return run_dir / "slurm" / "locks" / "start"
 
 
-def stop(run: Run, *, starts_s: float = _START_S, leaves_s: float = _STOP_S) -> int:
+def stop(run: Run, *, starts_s: float = _START_S, leaves_s: float | None = None) -> int:
     """Ask every process of the run on this machine to leave, then kill; how many there were.
 
     Args:
         run: whose.
         starts_s: how long one that is just starting gets to show itself: then it leaves in order.
-        leaves_s: how long they get for that.
+        leaves_s: how long they get for that; None: `leave_s`.
     """
+    leaves_s = leave_s() if leaves_s is None else leaves_s
     wait_for(lambda: not all_unshown(run), starts_s)
     silent, pids = all_unshown(run), pids_of(run)
     for pid in {*pids, *itertools.chain(*map(pids_below, silent))}:
@@ -205,6 +215,18 @@ def stop(run: Run, *, starts_s: float = _START_S, leaves_s: float = _STOP_S) -> 
         for pid in {*pids_of(run), *itertools.chain(*trees)}:
             _signal(pid, signal.SIGKILL)
     return len(pids) + len(silent)
+
+
+def leave_s() -> float:
+    """How long processes get to leave in order: as long as a worker lets what it judges go on.
+
+    One that is killed before leaves a claim, which looks like a death of its worker; after a few
+    of those the program that was judged is condemned.
+    """
+    # Most looks at a run stop nothing: they need none of what a worker does.
+    from pike_hpc.worker import WorkerOptions  # noqa: PLC0415
+
+    return WorkerOptions(worker_id="any").drain_s + _GIVE_BACK_S
 
 
 def pids_of(run: Run) -> tuple[int, ...]:

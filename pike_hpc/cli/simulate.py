@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from pike_hpc.agent import AgentOptions, run_agent
+from pike_hpc.archive import require_journal
 from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.models import make_models
 from pike_hpc.cli.place import check_place
@@ -49,6 +50,7 @@ def simulate(resolved: Resolved, tasks: tuple[Task, ...], folder: Path | None) -
             where=str(folder / "run.yaml"),
             fix=f"leave out --run for a new folder, or continue it: pike-hpc resume {folder}",
         )
+    require_journal(folder)
     run = run or Run.create(folder, resolved, tasks)
     print("SIMULATED: no model was asked and nothing was measured", file=sys.stderr)
     follower = Follower(run)

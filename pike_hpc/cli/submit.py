@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 import sys
 import time
 from pathlib import Path
 
+from pike_hpc.archive import require_journal
 from pike_hpc.cli import processes, slurm_jobs
 from pike_hpc.cli.config import add_layers, resolve_from
 from pike_hpc.cli.follow import Follower
@@ -16,6 +18,7 @@ from pike_hpc.cli.judging_torch import judging_device, left_out, require_torch
 from pike_hpc.cli.models import check_keys
 from pike_hpc.cli.place import check_place
 from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.cli.setup import check_strategy
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import simulate, walks
 from pike_hpc.cli.slurm_submit import ask_first, check_key_files, print_plan, submit_to_slurm
@@ -24,7 +27,7 @@ from pike_hpc.cli.watched import WatchedRun
 from pike_hpc.config import Resolved, difference, env
 from pike_hpc.evaluate.device import Device
 from pike_hpc.launch import LocalLauncher, pack_code, plan_jobs, read_jobs
-from pike_hpc.records import Task, UsageError
+from pike_hpc.records import Task, UsageError, did_you_mean
 from pike_hpc.worker import SIMULATED, CassetteJudge
 
 _LOOK_S = 0.3
@@ -59,11 +62,18 @@ def submit(options: argparse.Namespace) -> int:
     """Start the run that the configuration names, or go on with it."""
     resolved = resolve_from(options)
     tasks, refused = tasks_of(resolved)
+    check_strategy(resolved.workflow, len(tasks))
     for path, reason in refused:
         print(f"refused {path}: {reason}", file=sys.stderr)
-    if options.simulate:
-        return simulate(resolved, tasks, options.run_dir)
     tape = tape_from(options)
+    if options.simulate:
+        if tape.arguments:
+            raise UsageError(
+                f"{tape.arguments[0]} has no meaning with --simulate: nothing is asked or measured",
+                where=shlex.join(tape.arguments),
+                fix="leave one of the two out",
+            )
+        return simulate(resolved, tasks, options.run_dir)
     if options.run_dir is not None:
         check_place(options.run_dir)
     resolved, device = _with_device(resolved, tape)
@@ -125,9 +135,7 @@ def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | Non
     if tape.replay is not None:
         kind, device = CassetteJudge(tape.replay / VERDICT_TAPE).device_kind, None
     elif resolved.site.scheduler == "slurm":
-        model = resolved.site.worker_job.gpu_model
-        kind = model or "cpu" if wanted in ("auto", "cuda") else wanted
-        device = None
+        kind, device = _device_of_nodes(resolved, wanted), None
     elif wanted == SIMULATED:
         kind, device = SIMULATED, None
     else:
@@ -137,6 +145,20 @@ def _with_device(resolved: Resolved, tape: Tape) -> tuple[Resolved, Device | Non
     evaluate = dataclasses.replace(resolved.workflow.evaluate, devices=(kind,))
     workflow = dataclasses.replace(resolved.workflow, evaluate=evaluate)
     return dataclasses.replace(resolved, workflow=workflow), device
+
+
+def _device_of_nodes(resolved: Resolved, wanted: str) -> str:
+    """The device kind of the site's jobs. Raises UsageError for one that they have not."""
+    model = resolved.site.worker_job.gpu_model
+    valid = ["auto", "cuda", "cpu", SIMULATED, *([model] if model else [])]
+    if wanted not in valid:
+        raise UsageError(
+            f"no job of this site would judge on {wanted!r}",
+            where=resolved.sources.get("evaluate.devices", "evaluate.devices"),
+            valid=", ".join(valid),
+            fix=did_you_mean(wanted, valid),
+        )
+    return model or "cpu" if wanted in ("auto", "cuda") else wanted
 
 
 def _open_or_create(folder: Path, resolved: Resolved, tasks: tuple[Task, ...]) -> Run:
@@ -162,6 +184,7 @@ def _go_on(run: Run, device: Device | None, tape: Tape, *, is_new: bool) -> int:
     elif run.device_kind == SIMULATED:
         print("device: simulated: verdicts are made up, models are asked as ever", file=sys.stderr)
     print(f"run: {run.dir}", file=sys.stderr)
+    require_journal(run.dir)
     if run.finished():
         print("every task is finished: nothing is started", file=sys.stderr)
         return Follower(run).conclude()
@@ -193,7 +216,7 @@ def _follow(run: Run, follower: Follower, keeper: processes.LocalJobs) -> int:
             follower.show()
             keeper.wait()
     except KeyboardInterrupt:
-        print("\nstopping: what is being judged is given back …", file=sys.stderr)
+        print("\nstopping: what is being judged is finished or given back …", file=sys.stderr)
         keeper.stop()
         print(f"paused; continue with: pike-hpc resume {run.dir}", file=sys.stderr)
         return 130

@@ -10,6 +10,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from pike_hpc.records import UsageError
+
 VERDICT_TAPE = "verdicts.jsonl"
 """Name of the verdicts' cassette in the folder."""
 
@@ -37,5 +39,13 @@ def add_tape(parser: argparse.ArgumentParser) -> None:
 
 
 def tape_from(options: argparse.Namespace) -> Tape:
-    """What the options say."""
+    """What the options say. Raises UsageError for a file where the tape's folder should be."""
+    for option in ("record", "replay"):
+        folder = getattr(options, option)
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise UsageError(
+                "a tape is a folder, and this is a file",
+                where=f"--{option} {folder}",
+                fix=f"name a folder: --{option} {folder.with_suffix('')}-tape",
+            )
     return Tape(record=options.record, replay=options.replay)

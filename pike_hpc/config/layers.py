@@ -60,8 +60,13 @@ def from_environment(environ: Mapping[str, str]) -> tuple[MapNode, ...]:
     return tuple(layers)
 
 
-def from_sets(sets: Sequence[str]) -> tuple[MapNode, ...]:
-    """A layer per `a.b=value` of the command line, in the order given."""
+def from_sets(sets: Sequence[str], inner: Sequence[str] = ()) -> tuple[MapNode, ...]:
+    """A layer per `a.b=value` of the command line, in the order given.
+
+    Args:
+        sets: as they were typed.
+        inner: keys inside sections, such as `a.b`, that are named to who typed only `b`.
+    """
     layers = []
     for text in sets:
         key, equals, value = text.partition("=")
@@ -70,8 +75,20 @@ def from_sets(sets: Sequence[str]) -> tuple[MapNode, ...]:
             raise UsageError(
                 "--set needs KEY=VALUE", where=where, fix="for example --set workers.count=2"
             )
+        _refuse_without_section(key, inner, where)
         layers.append(_layer(key.split("."), value, where))
     return tuple(layers)
+
+
+def _refuse_without_section(key: str, inner: Sequence[str], where: str) -> None:
+    whole = [name for name in inner if name.partition(".")[2] == key]
+    if whole and key not in SECTIONS:
+        raise UsageError(
+            f"unknown key {key!r}",
+            where=where,
+            valid=", ".join(whole),
+            fix=f"did you mean {' or '.join(map(repr, whole))}?",
+        )
 
 
 def section_of(layer: MapNode) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pike_hpc.config.layers import (
     WORKFLOW_SECTIONS,
@@ -57,6 +57,17 @@ class Resolved:
         return self.site.runs_dir / self.run_name
 
 
+def _inner_keys() -> tuple[str, ...]:
+    """`section.key` of every section of a workflow and a site that is a record."""
+    return tuple(
+        f"{section}.{field.name}"
+        for schema in (Workflow, Site)
+        for section, kind in get_type_hints(schema).items()
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        for field in dataclasses.fields(kind)
+    )
+
+
 def resolve(
     workflow_path: Path,
     site_name: str,
@@ -71,7 +82,7 @@ def resolve(
     workflow_node = read_file(workflow_path)
     check_version(workflow_node, "workflow")
     node = site_node(site_name, sites_dir=sites_dir, user_dir=user_config_dir)
-    for layer in (*from_environment(environ), *from_sets(sets)):
+    for layer in (*from_environment(environ), *from_sets(sets, _inner_keys())):
         if section_of(layer) in WORKFLOW_SECTIONS:
             workflow_node = merge(workflow_node, layer)
         else:

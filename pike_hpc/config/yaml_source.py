@@ -74,7 +74,9 @@ def parse_mapping(text: str, name: str) -> MapNode:
     node = _compose(text, name, None)
     if node is None:
         raise UsageError(
-            "the file is empty", where=f"{name}:1", fix="see site_configs/template.yaml"
+            "the file is empty",
+            where=f"{name}:1",
+            fix="copy workflows/quickstart.yaml, or for a site site_configs/template.yaml",
         )
     found = _convert(node, name, None)
     if not isinstance(found, MapNode):

@@ -17,7 +17,7 @@ from pike_hpc.journal.history import (
 from pike_hpc.journal.holder import Holder
 from pike_hpc.journal.line import Place, Stamped
 from pike_hpc.journal.lock import Held, LockKind, WriterLock, choose_lock, held_for_s
-from pike_hpc.journal.segment import task_slug
+from pike_hpc.journal.segment import SegmentName, task_slug
 from pike_hpc.journal.task_journal import TaskJournal
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "LockKind",
     "OsDisk",
     "Place",
+    "SegmentName",
     "Stamped",
     "TaskJournal",
     "WriterLock",

@@ -43,6 +43,12 @@ def find_suites(root: Path) -> Found:
         UsageError: the root is no folder, or cannot be read.
     """
     root = root.expanduser()
+    if root.is_file():
+        raise UsageError(
+            f"{root} is a file, and a folder of tasks is wanted",
+            where="tasks root",
+            fix=f"name its folder, {root.parent}; which of its tasks, the ids say",
+        )
     if not root.is_dir():
         raise UsageError(f"no folder {root}", where="tasks root")
     found: list[Path] = []

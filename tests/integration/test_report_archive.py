@@ -207,6 +207,26 @@ def test_only_failures_count_as_one_and_are_named(tmp_path):
     write_html(report, tmp_path / "r.html")
 
 
+def test_a_task_that_the_judge_does_not_admit_is_in_no_mean(tmp_path):
+    """Nobody was ever judged on it: it is neither a win nor a 1.00."""
+    gone = {"status": EvalStatus.JUDGE_ERROR}
+    refused = run(tmp_path / "b", [task("2")], [("rule:identity", "a", gone), ("fix", "b", gone)])
+    won = run(tmp_path / "a", [task("1")], [("fix", "x", {"speedup": 4.0})])
+    report = build_report([won, refused])
+    geomean = json.loads(report_json(report))["geomean"]["half"]
+    assert geomean["clamped"] == pytest.approx(4.0)
+    assert (geomean["tasks"], geomean["without_correct"]) == (1, [])
+    assert [t["headline"] for t in json.loads(report_json(report))["tasks"]] == [True, False]
+    table = render_table(report)
+    assert "half, 1 task " in table
+    assert "not judged: s/2" in table
+    write_html(report, tmp_path / "r.html")
+    alone = build_report([refused])
+    assert alone.headline is None
+    assert json.loads(report_json(alone))["geomean"]["half"]["clamped"] is None
+    write_html(alone, tmp_path / "r.html")
+
+
 def test_simulated_and_legacy_numbers_stay_out_of_the_headline_and_are_marked(tmp_path):
     runs = [
         run(tmp_path / "real", [task()], SEARCH[:3]),

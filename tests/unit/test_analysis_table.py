@@ -5,6 +5,7 @@ from dataclasses import replace
 from builders.results import passed, timed
 
 from pike_hpc.analysis.history import RunHistory, TaskHistory
+from pike_hpc.analysis.page import page
 from pike_hpc.analysis.report import build
 from pike_hpc.analysis.table import render_table
 from pike_hpc.archive import StampedResult
@@ -96,3 +97,16 @@ def test_nothing_at_all_is_said_in_one_line():
     table = render_table(report())
     assert table.startswith("No task has been opened")
     assert "vs eager:" not in table
+
+
+def test_what_was_measured_on_a_busy_machine_says_so():
+    calm = history(2.0, (1.9, 2.1))
+    assert "noisy" not in render_table(report(calm))
+    (again,) = calm.retimes
+    busy = replace(again, result=replace(again.result, tags=("early_stop", "noisy")))
+    found = report(replace(calm, retimes=(busy,)))
+    table = render_table(found)
+    assert "1.90 - 2.10 noisy" in line_of(table, "4 LeNet5")
+    assert "noisy: the machine was busy, such an interval may be wrong" in table
+    assert max(map(len, table.splitlines())) <= 100
+    assert "1.90 - 2.10 noisy" in page(found)

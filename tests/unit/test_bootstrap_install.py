@@ -84,6 +84,31 @@ def with_sbatch(clone: Path) -> None:
     (clone.parent / "bin/sbatch").chmod(0o755)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["submit", "SITE=local", "DRYRUN=1"], "no variable DRYRUN=; did you mean DRY_RUN?"),
+        (["submit", "site=local"], "no variable site=; did you mean SITE?"),
+        (["report", "RUNS=x y=z"], "no variable RUNS=; did you mean RUN?"),
+        (["resume", "RUN=x", "DRY_RUN=1"], "make resume knows no DRY_RUN"),
+        *(([t], f"make {t} RUN=DIR") for t in ("status", "resume", "cancel", "report")),
+    ],
+)
+def test_what_make_does_not_know_is_said_before_anything_is_done(
+    make: Run, clone: Path, words: list[str], said: str
+) -> None:
+    done = make(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert not (clone / ".venv").exists()
+
+
+def test_a_value_may_hold_what_looks_like_a_variable(make: Run) -> None:
+    done = make("--dry-run", "submit", "SITE=local", "RUN=a b=c")
+    assert '--run "a b=c"' in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("target", ["setup", "submit"])
 def test_a_login_node_gets_nothing_until_a_site_is_named(
     make: Run, clone: Path, target: str

@@ -25,6 +25,9 @@ def workflow(tmp_path, monkeypatch):
     path = tmp_path / "w.yaml"
     path.write_text(QUICK)
     (tmp_path / "w.py").write_text("class ModelNew: ...\n")
+    (tmp_path / "empty.yaml").touch()
+    one = QUICK.replace('suite: level3-pike, ids: "4"', "path: w.py")
+    (tmp_path / "one.yaml").write_text(one)
     return path
 
 
@@ -63,6 +66,30 @@ def test_the_commands_are_those_of_the_contract():
             ["submit", "--workflow", "w.yaml", "--set", "tasks.shape_overrides={'99': {a: 1}}"],
             ["'99'", "level3-pike", "1, 2, 4, 6"],
         ),
+        *(
+            (
+                ["submit", "--workflow", "w.yaml", "--set", "search.options.branchs=3", *how],
+                ["branchs", "search.options"],
+            )
+            for how in ([], ["--dry-run"], ["--simulate"])
+        ),
+        (
+            ["submit", "--workflow", "w.yaml", "--simulate", "--record", "tape"],
+            ["--record has no meaning with --simulate"],
+        ),
+        *(
+            (
+                ["submit", "--workflow", "w.yaml", "--run", "new", option, "w.py"],
+                [f"{option} w.py", "a tape is a folder"],
+            )
+            for option in ("--record", "--replay")
+        ),
+        (
+            ["submit", "--workflow", "w.yaml", "--set", "wall_minutes=3"],
+            ["'wall_minutes'", "did you mean 'budget.wall_minutes'?"],
+        ),
+        (["submit", "--workflow", "empty.yaml"], ["is empty", "workflows/quickstart.yaml"]),
+        (["submit", "--workflow", "one.yaml"], ["w.py is a file", "name its folder"]),
         (["evaluate", "level3-pike/99", "w.yaml"], ["'99'", "1, 2, 4, 6"]),
         (["evaluate", "level3-pik/4", "w.yaml"], ["level3-pike"]),
         (["evaluate", "level3-pike/4", "w.py", "--image", "i"], ["would not be used", "podman"]),
@@ -266,3 +293,58 @@ def test_an_image_that_is_not_there_is_found_before_a_run_folder_is_made(capsys,
     assert "where: --set container.image" in err
     assert "make image" in err
     assert not (workflow.parent / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tasks", "list", "level0/3", "--json", "--device", "cpu"],
+        ["tasks", "list", "--device", "cpu", "level0/3", "--json"],
+        ["tasks", "--json", "--device", "cpu", "list", "level0/3"],
+    ],
+)
+def test_options_may_stand_anywhere(capsys, arguments):
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert [task["task"] for task in json.loads(out)["tasks"]] == ["level0/3"]
+
+
+def test_several_words_may_stand_around_options(capsys, workflow):
+    sets = ["--set", "search.seed=7", "--set", "budget.evaluations_per_task=3"]
+    show = ["config", *sets[:2], "show", "--json", *sets[2:], "--workflow", workflow]
+    code, out, _ = run(capsys, *show)
+    found = json.loads(out)["workflow"]
+    assert (code, found["search"]["seed"], found["budget"]["evaluations_per_task"]) == (0, 7, 3)
+    code, _, err = run(capsys, "report", "one", "--json", "two")
+    assert code == 2
+    assert "unrecognized" not in err
+    code, _, err = run(capsys, "evaluate", "level3-pike/4", "--", "-x.py")
+    assert code == 2
+    assert "-x.py" in err
+    assert "unrecognized" not in err
+
+
+SLURM_SITE = """
+schema_version: 1
+name: here
+scheduler: slurm
+paths: {work: "runs"}
+account: m1
+worker_job: {gpus: 1, gpu_model: nvidia-a100-sxm4-40gb, cpus: 16, walltime_minutes: 60}
+agent: {where: array, cpus: 2, walltime_minutes: 60}
+"""
+
+
+def test_at_slurm_a_device_must_be_one_that_its_jobs_have(capsys, workflow):
+    Path("here.yaml").write_text(SLURM_SITE)
+    at_site = ["submit", "--workflow", workflow, "--site", "./here.yaml", "--dry-run"]
+    code, out, err = run(capsys, *at_site, "--set", "evaluate.devices=[gpu]")
+    assert (code, out) == (2, "")
+    for word in (
+        "'gpu'",
+        "--set evaluate.devices=[gpu]",
+        "auto, cuda, cpu, simulated, nvidia-a100-sxm4-40gb",
+    ):
+        assert word in err
+    _, _, err = run(capsys, *at_site, "--set", "evaluate.devices=[nvidia-a100-sxm4-40gb]")
+    assert "would judge on" not in err

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from pike_hpc.cli.processes import LocalJobs, agents_of, pids_of, stop
+from pike_hpc.cli.processes import LocalJobs, agents_of, leave_s, pids_of, stop
 from pike_hpc.cli.run import Run, tasks_of, wait_for
 from pike_hpc.cli.starting import BEGIN_S, all_unshown, unshown
 from pike_hpc.config import resolve
@@ -24,6 +24,7 @@ from pike_hpc.launch.jobs import append_jobs
 from pike_hpc.machine import start_ticks, start_token
 from pike_hpc.mailbox import WorkerBeat, host_name
 from pike_hpc.records import EvalRequest, Finished
+from pike_hpc.worker import WorkerOptions
 
 WORKFLOW = """
 schema_version: 1
@@ -379,3 +380,8 @@ def test_a_worker_that_is_just_starting_is_stopped_too(run):
             assert late.wait(10) == -signal.SIGTERM
         finally:
             late.kill()
+
+
+def test_a_worker_that_drains_is_not_killed():
+    """Its claim would be left, and count as a death of the program that it judges."""
+    assert WorkerOptions(worker_id="w").drain_s + 5 < leave_s()

@@ -1,6 +1,7 @@
 """A walk by made-up verdicts asks nobody, and no run that asks somebody is walked."""
 
 import json
+import shutil
 
 import pytest
 
@@ -52,3 +53,21 @@ def test_one_that_asks_a_real_model_never_gets_answers_of_another(
     wanted = "NOBODYS_KEY" if again == "resume" else "was not made to be walked through"
     assert wanted in capsys.readouterr().err
     assert judged(run) == []
+
+
+@pytest.mark.parametrize("provider", ["scripted", "openai"])
+def test_a_run_that_has_lost_its_journal_does_not_begin_anew(
+    tmp_path, monkeypatch, capsys, provider
+):
+    """Its archive is the last copy, and would be replaced in the end."""
+    walked = made(tmp_path, provider="scripted", model="default")
+    assert main(["resume", str(walked.dir)]) == 0
+    shutil.rmtree(walked.dir / "journal")
+    monkeypatch.setenv("NOBODYS_KEY", "x")
+    model = "default" if provider == "scripted" else "gemini-2.5-flash"
+    run = made(tmp_path, provider=provider, model=model, key_env="NOBODYS_KEY")
+    whole = (run.dir / "archive.h5").read_bytes()
+    assert main(["resume", str(run.dir)]) == 1
+    assert "all of level3-pike_4" in capsys.readouterr().err
+    assert judged(run) == []
+    assert (run.dir / "archive.h5").read_bytes() == whole

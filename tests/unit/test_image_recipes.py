@@ -26,12 +26,17 @@ ENVIRON = {
 LAWRENCIUM = "/global/scratch/users/me/pike-hpc"
 
 
+def ended(*arguments: str, environ: dict[str, str] = ENVIRON) -> subprocess.CompletedProcess[str]:
+    """How it ends, where nothing is to be run."""
+    argv = [sys.executable, CONTAINERS / "build.py", *arguments, "--dry-run"]
+    path = f"{environ['PYTHONPATH']}:{':'.join(p for p in sys.path if 'site-packages' in p)}"
+    env = environ | {"PYTHONPATH": path}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+
 def commands(*arguments: str) -> list[list[str]]:
     """What would be run, in words."""
-    argv = [sys.executable, CONTAINERS / "build.py", *arguments, "--dry-run"]
-    path = f"{ENVIRON['PYTHONPATH']}:{':'.join(p for p in sys.path if 'site-packages' in p)}"
-    env = ENVIRON | {"PYTHONPATH": path}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    done = ended(*arguments)
     assert done.returncode == 0, done.stderr
     return [shlex.split(line) for line in done.stdout.splitlines()]
 
@@ -49,6 +54,22 @@ def test_perlmutter_pulls_and_shows_it_to_the_nodes() -> None:
 def test_another_image_than_the_sites_has_another_name() -> None:
     *_, migrate = commands("eval-cuda13", "--site", "perlmutter")
     assert migrate == ["podman-hpc", "migrate", "localhost/pike-hpc:cuda13"]
+
+
+@pytest.mark.parametrize(
+    ("site", "environ", "words"),
+    [
+        ("nope", ENVIRON, ["'nope'", "valid:", "perlmutter"]),
+        ("perlmutter", {k: v for k, v in ENVIRON.items() if k != "SCRATCH"}, ["SCRATCH"]),
+    ],
+)
+def test_a_mistake_is_one_message(site: str, environ: dict[str, str], words: list[str]) -> None:
+    done = ended("--site", site, environ=environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pike-hpc: ")
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
 
 
 def test_perlmutter_builds_where_asked() -> None:

@@ -201,4 +201,23 @@ def test_an_array_that_is_too_long_says_how_long_it_may_be(run):
 def test_without_a_run_it_says_how_to_call_it(script):
     done = by_hand(script, SLURM_ARRAY_TASK_ID="0")
     assert done.returncode != 0
-    assert "usage: sbatch" in done.stderr
+    assert "usage: sbatch" in (line := only_line(done.stderr)), line
+
+
+@pytest.mark.parametrize("script", sorted(p.name for p in JOBS.glob("*.sbatch")))
+@pytest.mark.parametrize("place", ["nowhere/run", "."])
+def test_what_is_no_run_is_said_and_nothing_is_started(script, place, python, tmp_path):
+    done = by_hand(script, tmp_path / place, SLURM_ARRAY_TASK_ID="0", PYTHON=str(python))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{tmp_path / place} is no run folder" in only_line(done.stderr)
+
+
+def test_agents_that_are_no_array_say_so(run, python):
+    done = by_hand("agents.sbatch", run.dir, PYTHON=str(python))
+    assert done.returncode != 0
+    assert "submit as an array" in only_line(done.stderr)
+
+
+def only_line(text):
+    (line,) = text.splitlines()
+    return line
