@@ -94,8 +94,7 @@ class ModelSpec:
     model: str
     base_url: str | None = None
     key_env: str | None = "OPENAI_API_KEY"
-    """Environment variable that holds the key; null for a server that asks for none. With a
-    base_url of anybody but OpenAI it must be written: that server would be sent OpenAI's key."""
+    """Environment variable that holds the key; null for a server that asks for none."""
     temperature: Amount = 0.8
     max_output_tokens: Annotated[int, AtLeast(1)] = 32_000
 
@@ -205,15 +204,6 @@ def _check(workflow: Workflow, node: MapNode, sources: Mapping[str, str]) -> Non
     for role, model in models.items():
         asked = (f"models.{role}.provider", "models")
         _check_url(model, role, place(f"models.{role}.base_url", "models"))
-        keyless = sources.get(f"models.{role}.key_env", DEFAULT) == DEFAULT
-        if workflow.asks_models and keyless and _is_elsewhere(model):
-            raise UsageError(
-                f"models.{role}.key_env is required with this base_url: "
-                f"{model.key_env} would be sent there",
-                where=place(f"models.{role}.base_url", "models"),
-                valid="the name of the variable that holds this server's key, or null",
-                fix="add `key_env: null` for a server that asks for none",
-            )
         if workflow.asks_models and model.is_paid and workflow.budget.max_usd <= 0:
             raise UsageError(
                 f"budget.max_usd is required: models.{role} is paid for",
@@ -221,13 +211,6 @@ def _check(workflow: Workflow, node: MapNode, sources: Mapping[str, str]) -> Non
                 valid="an amount above 0, in US dollars",
                 fix="add `max_usd: 5` to budget, or give the base_url of a server of your own",
             )
-
-
-def _is_elsewhere(model: ModelSpec) -> bool:
-    """Whether the default of key_env names a key that is none of this server's business."""
-    if model.provider != "openai" or model.base_url is None:
-        return False
-    return urlsplit(model.base_url).hostname != PAID_HOSTS[0]
 
 
 def _check_url(model: ModelSpec, role: str, where: str) -> None:

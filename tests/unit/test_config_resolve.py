@@ -13,7 +13,7 @@ WORKFLOW = """\
 schema_version: 1
 name: try
 tasks: {suite: level3-pike, ids: "1-5"}
-models: {optimise: {provider: openai, model: m, base_url: "http://localhost:1/v1", key_env: null}}
+models: {optimise: {provider: openai, model: m, base_url: "http://localhost:1/v1"}}
 workers: {count: 2}
 """
 SITE = """\

@@ -180,7 +180,7 @@ def test_an_unknown_key_lists_the_valid_ones(tmp_path: Path) -> None:
     assert error.exit_code == 2
 
 
-OPENAI = "models: {{optimise: {{provider: openai, model: g, base_url: {url}, key_env: K}}}}\n"
+OPENAI = "models: {{optimise: {{provider: openai, model: g, base_url: {url}}}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -199,29 +199,6 @@ def test_max_usd_is_required_where_money_is_charged(tmp_path: Path, url: str, pa
         assert "max_usd" in refused(tmp_path, text).what
         text += "budget: {max_usd: 5}\n"
     assert load(tmp_path, text).models["optimise"].is_paid is paid
-
-
-@pytest.mark.parametrize(
-    ("url", "asks"),
-    [
-        ("https://api.openai.com/v1", False),
-        ("https://generativelanguage.googleapis.com/v1beta/openai/", True),
-        ("http://localhost:8000/v1", True),
-    ],
-)
-def test_nobody_is_sent_anothers_key_by_default(tmp_path: Path, url: str, asks: bool) -> None:
-    model = f'models: {{optimise: {{provider: openai, model: g, base_url: "{url}"%s}}}}\n'
-    text = SMALLEST + "budget: {max_usd: 5}\n" + model
-    if asks:
-        error = refused(tmp_path, text % "")
-        assert "models.optimise.key_env is required" in error.what
-        assert "OPENAI_API_KEY would be sent there" in error.what
-        assert load(tmp_path, text % "" + "search: {strategy: rules}\n")
-    else:
-        assert load(tmp_path, text % "").models["optimise"].key_env == "OPENAI_API_KEY"
-    assert load(tmp_path, text % ", key_env: null").models["optimise"].key_env is None
-    written = load(tmp_path, text % ", key_env: OPENAI_API_KEY")
-    assert written.models["optimise"].key_env == "OPENAI_API_KEY"
 
 
 def test_rules_alone_spend_nothing_so_need_no_limit(tmp_path: Path) -> None:
