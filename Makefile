@@ -13,7 +13,7 @@ FIND := PYTHON="$(PYTHON)" sh pike_hpc/bootstrap/find_python.sh "$(SITE)"
 
 # A misspelled DRYRUN=1 would be no dry run.
 USERS := setup submit resume status cancel report doctor image
-KNOWN := ACCOUNT BUILD DRY_RUN IMAGE IMAGES PYTHON RUN SHELL SITE WHEELS WORKFLOW
+KNOWN := ACCOUNT BUILD DRY_RUN GPUS IMAGE IMAGES OUT PYTHON RUN SHELL SITE WHEELS WORKFLOW
 GIVEN := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 UNKNOWN := $(filter-out $(KNOWN) MAKE% -*%,$(GIVEN))
 NEAREST := import difflib, sys; a = sys.argv[1:]; m = difflib.get_close_matches(a[0].upper(), a[1:], 1)
@@ -21,10 +21,6 @@ NEAREST += ; print(*(f"; did you mean {n}?" for n in m))
 ifneq ($(and $(UNKNOWN),$(filter $(USERS),$(MAKECMDGOALS))),)
 $(error there is no variable $(firstword $(UNKNOWN))=$(shell $(or $(PYTHON),python3) -c '$(NEAREST)' \
 	'$(firstword $(UNKNOWN))' $(filter-out SHELL,$(KNOWN)) 2>/dev/null); valid: $(filter-out SHELL,$(KNOWN)))
-endif
-ALWAYS_REAL := $(filter-out submit image,$(filter $(USERS),$(MAKECMDGOALS)))
-ifneq ($(and $(DRY_RUN),$(ALWAYS_REAL)),)
-$(error make $(firstword $(ALWAYS_REAL)) knows no DRY_RUN: it would be done)
 endif
 
 help: ## Show this list
