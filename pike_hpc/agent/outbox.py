@@ -9,14 +9,12 @@ controller has the task: what it waits for must not be taken from under it.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Collection, Iterable
 
 from pike_hpc.journal import Held
+from pike_hpc.machine import FULL
 from pike_hpc.mailbox import Mailbox
 from pike_hpc.records import EvalRequest, EvalResult, TryAgainLater
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Outbox:
@@ -95,7 +93,7 @@ class Outbox:
 
     def _bear(self, error: TryAgainLater) -> None:
         cause = error.__cause__
-        full = isinstance(cause, OSError) and cause.errno in _FULL
+        full = isinstance(cause, OSError) and cause.errno in FULL
         if full or isinstance(error, Held):
             raise error
         self.trouble = error
