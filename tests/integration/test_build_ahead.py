@@ -137,7 +137,7 @@ def test_light_and_full_headers_make_the_same_module(open_builder):
     source = """
         torch::Tensor twice(torch::Tensor x, std::vector<int64_t> shape) {
           TORCH_CHECK(x.dim() > 0, "no scalar");
-          auto y = torch::empty_like(x) * 0 + torch::ones(shape, x.options());
+          auto y = torch::zeros_like(x) + torch::ones(shape, x.options());
           return torch::relu(y + x).to(torch::kFloat64);
         }"""
     say = """
