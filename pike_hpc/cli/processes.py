@@ -38,6 +38,7 @@ __all__ = [
     "LocalJobs",
     "Plan",
     "agents_of",
+    "call_off",
     "leave_s",
     "only_starter",
     "pids_of",
@@ -57,6 +58,9 @@ _AT_IT_S = 300.0
 
 _GIVE_BACK_S = 15.0
 """How long a worker may take to end what it no longer lets go on, and to give it back."""
+
+CALLED_OFF = 130
+"""Exit code of a follower whose run somebody else has cancelled: as after its own Ctrl-C."""
 
 _RESTARTS = 5
 """Deaths without a verdict in between after which a run stops trying."""
@@ -81,9 +85,13 @@ class LocalJobs:
         self._judged = 0
         self._said = ""
         self._late = Late(run, clock, _say)
+        self._called_off = _called_off(run.dir)
 
     def keep_going(self) -> int:
-        """Start what is missing. 0, or the exit code with which a job gave up."""
+        """Start what is missing. 0, or the exit code with which a job gave up or all is to end."""
+        if self._is_called_off():
+            _say(f"this run was cancelled; continue with: pike-hpc resume {self._run.dir}")
+            return CALLED_OFF
         gave_up = self._paused()
         if gave_up is not None and not agents_of(self._run):
             _say(gave_up.reason)
@@ -112,6 +120,12 @@ class LocalJobs:
         """Ask all to leave, then make them."""
         stop(self._run)
 
+    def _is_called_off(self) -> bool:
+        try:
+            return _called_off(self._run.dir) != self._called_off
+        except OSError:  # a file system that fails for a moment calls nothing off
+            return False
+
     def _missing(self, kind: str) -> Sequence[Job]:
         """Jobs of that kind of which no process lives."""
         if kind == "worker":
@@ -129,7 +143,10 @@ class LocalJobs:
             return 0
         try:
             with only_starter(self._run.dir) as mine:
+                # Whoever calls a run off says so before he stops what is missing here.
                 missing = self._missing(kind) if mine else ()
+                if self._is_called_off():
+                    return 0
                 # None: another follower of this run has just started them.
                 return self._start(kind, missing) if missing else 0
         except TryAgainLater as error:
@@ -195,6 +212,20 @@ def start_lock(run_dir: Path) -> Path:
     return run_dir / "slurm" / "locks" / "start"
 
 
+def call_off(run: Run) -> int:
+    """Stop every process of the run on this machine; how many there were.
+
+    Who follows the run meanwhile, on any machine, learns of it and starts none of them again.
+    """
+    mark = _mark(run.dir)
+    try:
+        mark.parent.mkdir(exist_ok=True)
+        mark.write_text(f"{time.time_ns()} {os.getpid()}\n", "utf-8")
+    finally:  # a full disk keeps nobody from stopping
+        stopped = stop(run)
+    return stopped
+
+
 def stop(run: Run, *, starts_s: float = _START_S, leaves_s: float | None = None) -> int:
     """Ask every process of the run on this machine to leave, then kill; how many there were.
 
@@ -232,6 +263,18 @@ def leave_s() -> float:
 def pids_of(run: Run) -> tuple[int, ...]:
     """Workers and agents of the run that live on this machine."""
     return tuple(sorted(worker_pids(run) | agent_pids(run)))
+
+
+def _called_off(run_dir: Path) -> str:
+    """Which cancel was the last; empty where there was none."""
+    try:
+        return _mark(run_dir).read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def _mark(run_dir: Path) -> Path:
+    return run_dir / "slurm" / "cancelled"
 
 
 def _signal(pid: int, number: int) -> None:

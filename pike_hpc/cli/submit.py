@@ -116,7 +116,7 @@ def cancel(options: argparse.Namespace) -> int:
     try:
         jobs = slurm_jobs.cancel(run)
     finally:
-        stopped = processes.stop(run)
+        stopped = processes.call_off(run)
     cancelled = f"cancelled {jobs} jobs, " if jobs else ""
     print(f"{cancelled}stopped {stopped} processes; all data is kept in {run.dir}", file=sys.stderr)
     print(f"continue with: pike-hpc resume {run.dir}", file=sys.stderr)

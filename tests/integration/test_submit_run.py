@@ -267,3 +267,22 @@ def test_cancel_stops_the_jobs_and_keeps_the_data(place):
     assert wait_until(lambda: processes_of(run) == [], 30)
     assert status(folder, run)["state"] == "paused"
     assert (run / "journal").is_dir()
+
+
+def test_cancel_ends_a_living_follower_too(place):
+    folder, _ = place
+    run = folder / "called-off"
+    follower = subprocess.Popen(
+        command("submit", "--workflow", "workflow.yaml", "--run", run),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: is_under_way(run))
+    assert pike(folder, "cancel", run).returncode == 0
+    _, said = follower.communicate(timeout=90)
+    assert follower.returncode == 130
+    assert f"this run was cancelled; continue with: pike-hpc resume {run}" in said
+    assert "starting another" not in said
+    assert processes_of(run) == []

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from pike_hpc.cli.processes import LocalJobs, agents_of, leave_s, pids_of, stop
+from pike_hpc.cli.processes import LocalJobs, agents_of, call_off, leave_s, pids_of, stop
 from pike_hpc.cli.run import Run, tasks_of, wait_for
 from pike_hpc.cli.starting import BEGIN_S, all_unshown, unshown
 from pike_hpc.config import resolve
@@ -385,3 +385,16 @@ def test_a_worker_that_is_just_starting_is_stopped_too(run):
 def test_a_worker_that_drains_is_not_killed():
     """Its claim would be left, and count as a death of the program that it judges."""
     assert WorkerOptions(worker_id="w").drain_s + 5 < leave_s()
+
+
+def test_who_follows_a_cancelled_run_leaves_and_starts_nothing(run, capsys):
+    before, launcher, _ = follow(run)
+    assert call_off(run) == 0
+    after, later, _ = follow(run)
+    assert before.keep_going() == 130
+    assert f"continue with: pike-hpc resume {run.dir}" in capsys.readouterr().err
+    assert launcher.started == []
+    assert after.keep_going() == 0
+    assert later.started == ["worker", "agent"]
+    assert call_off(run) == 0
+    assert after.keep_going() == 130
