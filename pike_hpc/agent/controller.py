@@ -51,6 +51,7 @@ from pike_hpc.search import (
     retimes_due,
     why_no_device_time,
     why_no_query,
+    why_unjudgeable,
 )
 
 
@@ -155,7 +156,7 @@ class Controller:
 
     def _search(self, room: int, may_ask: bool) -> bool:
         """What the strategy wants next."""
-        stop = why_no_device_time(self.view, self.setup.limits)
+        stop = why_no_device_time(self.view, self.setup.limits) or why_unjudgeable(self.view)
         if stop is not None:
             self.end_search(stop)
             return True

@@ -4,10 +4,10 @@ from pike_hpc.search.actions import Action, AskModel, Finish, ProposeByRule
 from pike_hpc.search.budget import (
     Limits,
     may_evaluate,
-    may_query,
     why_no_device_time,
     why_no_evaluation,
     why_no_query,
+    why_unjudgeable,
 )
 from pike_hpc.search.elites import Leader, Retime, leader, retimes_due
 from pike_hpc.search.history import tried
@@ -47,7 +47,6 @@ __all__ = [
     "leader",
     "make_strategy",
     "may_evaluate",
-    "may_query",
     "replay",
     "retimes_due",
     "to_snapshot",
@@ -55,4 +54,5 @@ __all__ = [
     "why_no_device_time",
     "why_no_evaluation",
     "why_no_query",
+    "why_unjudgeable",
 ]

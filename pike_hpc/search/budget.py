@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pike_hpc.records import UsageError
+from pike_hpc.records import EvalStatus, UsageError
 from pike_hpc.search.view import TaskView
+
+_UNJUDGED = 8
+"""Programs without a verdict, and none with one, after which a task is given up: a worker rests
+between failures of its own, so that other workers have had a turn by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +53,38 @@ def why_no_query(view: TaskView, limits: Limits, reserved_usd: float = 0.0) -> s
     return None
 
 
-def why_no_evaluation(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.0) -> str | None:
-    """Why one more evaluation of at most `reserved_gpu_s` may not be requested; None: it may.
-
-    Those in flight are taken to need `reserved_gpu_s` each as well. With 0 the GPU budget only
-    stops new requests once it is used up, so what is in flight then may exceed it.
-    """
+def why_no_evaluation(view: TaskView, limits: Limits) -> str | None:
+    """Why one more evaluation may not be requested; None: it may."""
     if limits.evaluations and len(view.requested) >= limits.evaluations:
         return f"All {limits.evaluations} evaluations are used (budget.evaluations_per_task)."
-    return why_no_device_time(view, limits, reserved_gpu_s)
+    return why_no_device_time(view, limits)
 
 
-def why_no_device_time(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.0) -> str | None:
-    """Why the device time is used up, see `why_no_evaluation`; None: some is left."""
-    held = view.lane_s + reserved_gpu_s * len(view.unjudged)
-    if limits.max_gpu_s and (held >= limits.max_gpu_s or held + reserved_gpu_s > limits.max_gpu_s):
+def why_no_device_time(view: TaskView, limits: Limits) -> str | None:
+    """Why the device time is used up; None: some is left. What is in flight then may exceed it."""
+    if limits.max_gpu_s and view.lane_s >= limits.max_gpu_s:
         return (
-            f"{held:.0f} s of {limits.max_gpu_s:.0f} s of device time are used or reserved "
+            f"{view.lane_s:.0f} s of {limits.max_gpu_s:.0f} s of device time are used "
             f"(budget.max_gpu_hours)."
         )
     return None
 
 
-def may_query(view: TaskView, limits: Limits, reserved_usd: float = 0.0) -> bool:
-    """Whether one more query of at most `reserved_usd` dollars fits."""
-    return why_no_query(view, limits, reserved_usd) is None
+def why_unjudgeable(view: TaskView) -> str | None:
+    """Why nothing more is worth spending on a task of which no program was ever judged.
+
+    A lane that fails is another one's turn next; a task that does not fit the device, or whose
+    reference fails there, has no verdict on any program, and models would be asked for nothing.
+    """
+    verdicts = view.verdicts.values()
+    if len(verdicts) < _UNJUDGED:
+        return None
+    if any(verdict.status is not EvalStatus.JUDGE_ERROR for verdict in verdicts):
+        return None
+    said = view.results[next(reversed(view.verdicts))].message
+    return f"Of {len(verdicts)} programs none could be judged, the last because: {said}"
 
 
-def may_evaluate(view: TaskView, limits: Limits, reserved_gpu_s: float = 0.0) -> bool:
+def may_evaluate(view: TaskView, limits: Limits) -> bool:
     """Whether one more evaluation fits; see `why_no_evaluation`."""
-    return why_no_evaluation(view, limits, reserved_gpu_s) is None
+    return why_no_evaluation(view, limits) is None

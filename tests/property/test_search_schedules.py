@@ -33,8 +33,8 @@ from pike_hpc.search import (
     ProposeByRule,
     make_strategy,
     may_evaluate,
-    may_query,
     replay,
+    why_no_query,
 )
 
 TASK = Task(suite="s", id="1", name="t", source="class Model: pass\n")
@@ -93,7 +93,7 @@ class Agent:
                 self.note(Declined(node=action.node, operator="rule", reason="no"))
             else:
                 self.propose(action.node)
-        elif may_query(self.view, self.limits, CEILING_USD):
+        elif why_no_query(self.view, self.limits, CEILING_USD) is None:
             self.started += 1
             self.note(reserved(f"q{self.started}", action.node, action.role, usd=CEILING_USD))
 
@@ -154,7 +154,7 @@ class Agent:
                 continue
             if not steps:
                 # Only money may stop what the strategy still wants.
-                assert not may_query(self.view, self.limits, CEILING_USD)
+                assert why_no_query(self.view, self.limits, CEILING_USD)
                 return frozenset(self.view.outcomes)
             self.random.choice(steps)()
         raise AssertionError("the search did not end")

@@ -7,10 +7,12 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from builders.searches import by_rules, open_search, task_setup
 
 from pike_hpc.agent import AgentOptions, Controller, run_agent
 from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.proposers.rules import portfolio
 from pike_hpc.records import EvalStatus, Tier
 from pike_hpc.search import Limits
 from pike_hpc.tasks import find_task
@@ -205,6 +207,26 @@ def test_device_time_that_is_used_up_ends_the_search_with_requests_waiting(tmp_p
     assert one.advance(3)
     assert "max_gpu_hours" in (one.view.ended or "")
     assert (mailbox.counts().new, one.in_flight) == (0, 0)
+    one.close()
+
+
+@pytest.mark.parametrize("first", [EvalStatus.JUDGE_ERROR, EvalStatus.WRONG_RESULT])
+def test_a_task_that_nobody_can_judge_ends_with_what_the_judge_said(tmp_path, first):
+    mailbox, limits = MemoryMailbox(), Limits()
+    by_all_rules = by_rules(portfolio("cuda"), limits)
+    setup = task_setup(find_task("level3-pike/43"), by_all_rules, limits, device_kind="cuda")
+    one = open_search(tmp_path, setup, mailbox)
+    statuses = itertools.chain([first], itertools.repeat(EvalStatus.JUDGE_ERROR))
+    while not one.search_ended:
+        one.advance(1 - one.in_flight)
+        for claim in mailbox.claim("w", frozenset(["cuda"]), limit=1):
+            mailbox.judging(claim)
+            said = {"status": next(statuses), "timing": None, "tier": None, "message": "no room"}
+            mailbox.commit(claim, replace(simulated_result(claim.request, 1), **said))
+        one.collect()
+    given_up = "Of 8 programs none could be judged, the last because: no room"
+    assert (one.view.ended == given_up) is (first is EvalStatus.JUDGE_ERROR)
+    assert (len(one.view.verdicts) == 8) is (first is EvalStatus.JUDGE_ERROR)
     one.close()
 
 
