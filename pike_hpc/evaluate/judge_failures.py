@@ -52,6 +52,10 @@ _CODES: dict[Code, tuple[EvalStatus, str]] = {
         EvalStatus.WRONG_STRUCTURE,
         "an output has another kind of number than the reference's; see the log",
     ),
+    Code.OUTPUT_DEVICE: (
+        EvalStatus.WRONG_STRUCTURE,
+        "an output is on the host where the reference's is on the GPU; see the log",
+    ),
 }
 
 _WHILE = {

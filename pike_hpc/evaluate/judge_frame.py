@@ -58,13 +58,14 @@ def agree(
     output_tree = _describe_outputs(answer, outputs)
     if not outputs:
         raise TaskRefused("forward returns no tensor", where=loaded.task.key)
+    leaves = [torch.as_tensor(t) for t in outputs]
     state = model.state_dict(keep_vars=True)
     indices = {name: i for i, name in enumerate(state)}
     frame = Frame(
         input_tree=input_tree,
         input_slots=_slots([(str(i), t) for i, t in enumerate(arguments)]),
         output_tree=output_tree,
-        output_slots=_slots([(str(i), torch.as_tensor(t)) for i, t in enumerate(outputs)]),
+        output_slots=_slots([(str(i), t) for i, t in enumerate(leaves)]),
         weight_slots=_slots(list(state.items())),
         parameters=tuple(i for i, t in enumerate(state.values()) if isinstance(t, nn.Parameter)),
         layers=tuple(
@@ -72,6 +73,7 @@ def agree(
             for kind, names in layers_made(model, made)
             if all(name in indices for name in names)
         ),
+        on_host=tuple(i for i, t in enumerate(leaves) if t.is_cpu),
     )
     return frame, bool(run.choices)
 

@@ -34,6 +34,8 @@ class Frame:
     """Which of the weights are parameters; the others are buffers."""
     layers: tuple[tuple[str, tuple[int, ...]], ...]
     """Kind and weights of torch's own layers, in the order in which the reference makes them."""
+    on_host: tuple[int, ...] = ()
+    """Which outputs the reference itself leaves on the host; all of them where the device is it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,7 @@ class Shared:
                 "output_tree": self.frame.output_tree,
                 "input_slots": [s.as_json() for s in self.frame.input_slots],
                 "output_slots": [s.as_json() for s in self.frame.output_slots],
+                "on_host": self.frame.on_host,
                 "weight_slots": [s.as_json() for s in self.frame.weight_slots],
                 "parameters": self.frame.parameters,
                 "layers": self.frame.layers,

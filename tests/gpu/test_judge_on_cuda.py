@@ -86,6 +86,7 @@ def test_the_reference_own_precision_is_never_blamed_on_a_candidate(device, judg
     [
         ("return torch.zeros(x.shape[0], 10, device=x.device)", EvalStatus.WRONG_RESULT),
         ("torch.cuda._sleep(10**13); return super().forward(x)", EvalStatus.TIMEOUT),
+        ("return super().forward(x).cpu()", EvalStatus.WRONG_STRUCTURE),
         ("import os; os._exit(0)", EvalStatus.RUNTIME_ERROR),
     ],
 )

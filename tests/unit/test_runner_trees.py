@@ -42,10 +42,22 @@ def test_the_log_says_what_is_built_otherwise(tree, answer, said, capsys):
         (SLOT[0], Code.OUTPUT_SHAPE, "(3,) where the reference has (2, 3)"),
         (SLOT.int(), Code.OUTPUT_DTYPE, "torch.int32 where the reference has torch.float32"),
         ("text", Code.OUTPUT_TYPE, "str where the reference has a plain tensor"),
+        (SLOT, Code.OUTPUT_DEVICE, "on the host where the reference has one on cuda"),
     ],
 )
 def test_the_log_says_what_a_leaf_is_instead(leaf, code, said, capsys):
     with pytest.raises(Refused) as refused:
-        as_tensor(leaf, SLOT)
+        as_tensor(leaf, SLOT, "cuda")
     assert refused.value.code is code
     assert said in capsys.readouterr().err
+
+
+def test_an_output_is_on_the_host_where_the_reference_leaves_it_there_and_nowhere_else():
+    number = torch.zeros(())
+    assert as_tensor(SLOT, SLOT, "cpu") is SLOT
+    assert as_tensor(1.5, number, "cpu") == 1.5
+    with pytest.raises(Refused):
+        as_tensor(1.5, number, "cuda")
+    there = torch.zeros(2, 3, device="meta")
+    for home in ("cpu", "cuda"):
+        assert as_tensor(there, SLOT, home) is there

@@ -107,6 +107,7 @@ class Code(enum.IntEnum):
     OUTPUT_DTYPE = 13
     PLACED = 14
     """Loaded, with weights in places that were guessed: a wrong answer may come from that."""
+    OUTPUT_DEVICE = 15
 
 
 class Refused(Exception):

@@ -78,6 +78,8 @@ class Runner:
         self._rows = shared[0].view(setup["places"], -1)
         self._inputs = [views(inputs, row) for row in self._rows]
         self._outputs = [views(outputs, row) for row in shared[1].view(setup["places"], -1)]
+        on_host = setup["on_host"]
+        self._homes = ["cpu" if i in on_host else self._device.type for i in range(len(outputs))]
         slots = setup["weight_slots"]
         self._weights = {
             source: views(slots, host_bytes(fd, private=True))
@@ -268,8 +270,8 @@ class Runner:
 
     def _copy_out(self, leaves: Sequence[Any], place: int) -> None:
         with torch.no_grad():  # what a program's own threads made may require gradients
-            for slot, leaf in zip(self._outputs[place], leaves, strict=True):
-                slot.copy_(as_tensor(leaf, slot))
+            for slot, leaf, home in zip(self._outputs[place], leaves, self._homes, strict=True):
+                slot.copy_(as_tensor(leaf, slot, home))
         self._settle()
 
     def _settle(self) -> None:

@@ -105,8 +105,16 @@ def _refusal(code: Code, wanted: str, found: str) -> Refused:
     return Refused(code)
 
 
-def as_tensor(leaf: Any, slot: torch.Tensor) -> Any:
-    """The leaf, if its bytes may fill the slot: same shape, same kind of number."""
+def as_tensor(leaf: Any, slot: torch.Tensor, home: str) -> Any:
+    """The leaf, if its bytes may fill the slot: same shape, same kind of number, same device.
+
+    What the reference brings to the host may stay on the device: the way to the slot is timed, too.
+
+    Args:
+        leaf: an output.
+        slot: where its bytes go, which says nothing of where they come from.
+        home: the kind of device that the reference's is on.
+    """
     if isinstance(leaf, (bool, int, float, complex)) and slot.dim() == 0:
         leaf = torch.tensor(leaf)
     if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
@@ -118,4 +126,6 @@ def as_tensor(leaf: Any, slot: torch.Tensor) -> Any:
         or (leaf.dtype == torch.bool) != (slot.dtype == torch.bool)
     ):
         raise _refusal(Code.OUTPUT_DTYPE, f"{slot.dtype}", f"{leaf.dtype}")
+    if leaf.is_cpu and home != "cpu":
+        raise _refusal(Code.OUTPUT_DEVICE, f"one on {home}", "a tensor or number on the host")
     return leaf

@@ -1,0 +1,35 @@
+"""What judge and runner agree on about a task: which of its outputs are on the host."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.evaluate.judge_frame import agree  # noqa: E402
+from pike_hpc.records import Task  # noqa: E402
+from pike_hpc.tasks.load import build  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SOURCE = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.to("meta"), x.cpu(), {"loss": 1.5}
+
+
+def get_inputs():
+    return [torch.randn(2, 3)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_the_reference_leaves_on_the_host_is_known():
+    loaded = build(Task(suite="tests", id="1", name="places", source=SOURCE))
+    frame, _ = agree(loaded, loaded.model_class(), (), 0, torch.device("cpu"))
+    assert frame.on_host == (1, 2)
