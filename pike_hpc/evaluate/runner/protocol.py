@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import struct
 import traceback
 from typing import Any
@@ -134,6 +135,11 @@ class phase:  # noqa: N801 - reads as the statement it is
             raise Refused(self._code if code is Code.RAISED else code) from None
 
 
+_FULL = re.compile("DefaultCPUAllocator|Cannot allocate memory|out of memory|_ALLOC_FAILED")
+"""How host, CUDA, Triton and cuBLAS say it where torch's allocator was not asked: kernels that are
+loaded late, handles and workspaces take their memory themselves."""
+
+
 def code_of(error: BaseException) -> Code:
     """The code of what a program raised."""
     if isinstance(error, Refused):
@@ -142,9 +148,7 @@ def code_of(error: BaseException) -> Code:
         text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     except Exception:  # the program's own __str__
         return Code.RAISED
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        "DefaultCPUAllocator" in text or "Cannot allocate memory" in text
-    ):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _FULL.search(text):
         return Code.OUT_OF_MEMORY
     if text.startswith(("torch._inductor.", "torch._dynamo.exc.Backend", "triton.compiler.")):
         return Code.COMPILE_FAILED
