@@ -28,7 +28,7 @@ from pike_hpc.evaluate.judge_arrays import arrays_among_inputs
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
-from pike_hpc.evaluate.judge_failures import reference_failed
+from pike_hpc.evaluate.judge_failures import ran_short, reference_failed
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
@@ -40,7 +40,6 @@ from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed
 from pike_hpc.evaluate.judge_warm import Warm
 from pike_hpc.evaluate.logs import clean
-from pike_hpc.evaluate.runner import Code
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
@@ -99,7 +98,7 @@ class Judge:
                 tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
             self._warm.forget(request.task)
-            self.short = failed.code is Code.OUT_OF_MEMORY
+            self.short = ran_short(failed)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = reference_failed(failed)
         except Unfit as error:
@@ -108,7 +107,7 @@ class Judge:
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
             self._warm.forget(request.task)
-            self.short = isinstance(error, torch.OutOfMemoryError)
+            self.short = ran_short(error)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the task could not be judged: {_said(error, request.task)}"
         return self._record(request, outcome, tail)
@@ -144,14 +143,33 @@ class Judge:
             bench = self._warm.bench(request.task)
             bench.start()
             try:
-                self._judge(request, built, bench, link, WeightsBy.STATE, outcome)
-            except NeedSeed as need:
-                outcome.begin_again()
-                outcome.tags.append("weights_by_seed")
-                self._judge(request, built, bench, link, WeightsBy.SEED, outcome, need.verdict)
+                self._judge_either_way(request, built, bench, link, outcome)
+            except Exception as error:
+                short = ran_short(error) or isinstance(error, Shortage)
+                if not short or not (said := bench.overdrawn(link)):
+                    raise
+                self._warm.forget(request.task)
+                outcome.status = EvalStatus.OUT_OF_MEMORY
+                outcome.message = f"left no room to judge it in: {said}"
         finally:
             ending: Ending = link.end()
         return ending.tail
+
+    def _judge_either_way(
+        self,
+        request: EvalRequest,
+        built: Built,
+        bench: Bench,
+        link: RunnerLink,
+        outcome: Outcome,
+    ) -> None:
+        """Judge it on weights by state, and by seed where it needs that."""
+        try:
+            self._judge(request, built, bench, link, WeightsBy.STATE, outcome)
+        except NeedSeed as need:
+            outcome.begin_again()
+            outcome.tags.append("weights_by_seed")
+            self._judge(request, built, bench, link, WeightsBy.SEED, outcome, need.verdict)
 
     def _judge(
         self,
@@ -278,7 +296,7 @@ class Judge:
 
 def _said(error: BaseException, task: Task) -> str:
     """One line of what went wrong with a task, for a person."""
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return (
             f"it needs more GPU memory than there is: {free / 2**30:.1f} of {total / 2**30:.1f} "

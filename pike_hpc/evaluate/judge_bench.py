@@ -32,6 +32,9 @@ FRESH_EXAM_S = 0.5
 REFERENCE_TIME_S = 3600.0
 """The reference is trusted code; this only ends what would never end."""
 
+OWN_BYTES = 1 << 30
+"""Of a GPU a process takes so much for itself at most: its context, kernels and libraries."""
+
 
 class Unfit(Exception):
     """The task can't be judged on; the message says why."""
@@ -152,6 +155,23 @@ class Bench:
                 f"reference and candidate do not fit onto the GPU together: the reference took "
                 f"{self._footprint / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are left"
             )
+
+    def overdrawn(self, candidate: RunnerLink) -> str:
+        """What a candidate takes beyond the room that was demanded for it; empty for no more.
+
+        Its runner is ended: what comes free is what it held, whatever the driver calls it.
+        """
+        if self._device.type != "cuda" or not candidate.attached:
+            return ""
+        free = self._free_bytes()
+        candidate.end()
+        held = self._free_bytes() - free
+        if held <= self._footprint + OWN_BYTES:
+            return ""
+        return (
+            f"it held {held / 2**30:.1f} GiB of the GPU, where the reference takes "
+            f"{self._footprint / 2**30:.1f} GiB and {free / 2**30:.1f} GiB were left"
+        )
 
     def close(self) -> None:
         """End the reference's runner and let go of all memory."""

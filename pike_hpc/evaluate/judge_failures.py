@@ -11,7 +11,7 @@ import signal
 
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed
-from pike_hpc.evaluate.runner import Code, Op
+from pike_hpc.evaluate.runner import Code, Op, code_of
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.records import EvalStatus
 
@@ -73,6 +73,9 @@ _WHILE = {
     Op.PROFILE: "while being profiled",
 }
 
+FULL = "CUDA_ERROR_OUT_OF_MEMORY"
+"""What the driver says of a GPU that has no memory left."""
+
 _NO_MEMORY = re.compile(r"bad_alloc|MemoryError|Cannot allocate memory|can't allocate memory")
 
 
@@ -129,6 +132,15 @@ def reference_failed(failed: RunnerFailed) -> str:
     return f"the reference's runner failed: {said} {doing}{at}"
 
 
+def ran_short(error: BaseException) -> bool:
+    """Whether the judge failed for want of memory, or the reference's runner did."""
+    if isinstance(error, RunnerFailed):
+        return error.code is Code.OUT_OF_MEMORY
+    if isinstance(error, DeviceMemoryError):
+        return error.result == FULL
+    return code_of(error) is Code.OUT_OF_MEMORY
+
+
 def cannot_share(error: Exception) -> bool:
     """Whether a judge that never shared GPU memory with a runner failed for just that.
 
@@ -136,5 +148,5 @@ def cannot_share(error: Exception) -> bool:
     another matter.
     """
     if isinstance(error, DeviceMemoryError):
-        return error.result != "CUDA_ERROR_OUT_OF_MEMORY"
+        return error.result != FULL
     return isinstance(error, RunnerFailed) and error.op is None

@@ -288,6 +288,11 @@ class RunnerLink:
         )
 
     @property
+    def attached(self) -> bool:
+        """Whether it may have run anything of its program."""
+        return self._waiting is not None
+
+    @property
     def sizes(self) -> tuple[int, int]:
         """Bytes of one call's inputs and of its outputs."""
         return self._inputs.shape[1], self._rows.shape[1]

@@ -5,7 +5,7 @@ import pytest
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import image_digest
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
-from pike_hpc.records import EvalRequest, EvalStatus, Tier
+from pike_hpc.records import EvalRequest, EvalStatus, Task, Tier
 from pike_hpc.tasks import effective_source, find_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.
 def judge(device):
     with open_lane(device, "auto") as lane:
 
-        def evaluate(task_id, source, **asked):
+        def evaluate(task, source, **asked):
             request = EvalRequest(
-                task=find_task(f"level3-pike/{task_id}"),
+                task=task if isinstance(task, Task) else find_task(f"level3-pike/{task}"),
                 candidate_source=source,
                 device_kind=device.kind,
                 image_digest=image_digest(),
@@ -95,3 +95,54 @@ def test_a_hostile_program_is_a_status(device, judge, body, status):
     source += f"\n\nclass ModelNew(Honest):\n    def forward(self, x):\n        {body}\n"
     result = judge("4", source, timeout_s=45)
     assert result.status is status, result
+
+
+LARGE = Task(
+    suite="tests",
+    id="large",
+    name="large",
+    source="""
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4096, 4096)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def get_inputs():
+    return [torch.randn(1 << 14, 1 << 12)]
+
+
+def get_init_inputs():
+    return []
+""",
+)
+"""256 MiB in and as much out, which the judge takes anew for each candidate."""
+
+HOG = """
+held = []
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        if not held:
+            own = [super(ModelNew, self).forward(x) for _ in range(4)]
+            del own  # stays with this process, for the calls that follow
+            room = torch.cuda.mem_get_info()[0] - (64 << 20)
+            held.append(torch.empty(room, dtype=torch.uint8, device=x.device))
+        return super().forward(x)
+"""
+
+
+def test_a_candidate_that_holds_all_memory_is_told_so_and_not_the_judge(judge):
+    result = judge(LARGE, LARGE.source + HOG)
+    assert result.status is EvalStatus.OUT_OF_MEMORY, result
+    assert "left no room to judge it in" in result.message
+    honest = judge(LARGE, LARGE.source + "\n\nclass ModelNew(Model):\n    pass\n")
+    assert honest.status is EvalStatus.PASSED, honest

@@ -1,0 +1,140 @@
+"""Whose verdict it is when the GPU's memory ends while a candidate is judged."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.evaluate.judge import Judge  # noqa: E402
+from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit  # noqa: E402
+from pike_hpc.evaluate.judge_failures import ran_short  # noqa: E402
+from pike_hpc.evaluate.judge_host import Ending  # noqa: E402
+from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402
+from pike_hpc.evaluate.judge_memory import Place  # noqa: E402
+from pike_hpc.evaluate.judge_outcome import Outcome  # noqa: E402
+from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
+from pike_hpc.evaluate.judge_verdict import NeedSeed  # noqa: E402
+from pike_hpc.evaluate.runner import Code, Op  # noqa: E402
+from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError  # noqa: E402
+from pike_hpc.records import EvalRequest, EvalStatus, Task  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+GIB = 1 << 30
+TOTAL, REFERENCE = 80 * GIB, 10 * GIB
+TASK = Task(
+    suite="tests",
+    id="1",
+    name="memory",
+    source="import torch\nclass Model(torch.nn.Module):\n    pass\n\n\n"
+    "def get_inputs():\n    return []\n\n\ndef get_init_inputs():\n    return []\n",
+)
+REQUEST = EvalRequest(
+    task=TASK,
+    candidate_source="",
+    device_kind="simulated",
+    image_digest="none",
+)
+
+SHORTAGES = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("CUDA error: out of memory"),
+    RunnerFailed(1, "code", Op.CALL, Code.OUT_OF_MEMORY),
+    DeviceMemoryError("full", call="cuMemCreate", result="CUDA_ERROR_OUT_OF_MEMORY"),
+    Shortage("reference and candidate do not fit onto the GPU together"),
+]
+OTHERS = [
+    RunnerFailed(1, "gone", Op.CALL),
+    RuntimeError("an illegal memory access was encountered"),
+    Unfit("the task is not admitted"),
+]
+
+
+class Candidate:
+    """A runner that holds memory until it is ended."""
+
+    def __init__(self, held, *, attached=True):
+        self.number, self.attached, self._held, self._alive = 2, attached, held, True
+
+    @property
+    def held(self):
+        return self._held if self._alive else 0
+
+    def end(self, grace_s=0.0):
+        self._alive = False
+        return Ending(status=None, tail="its log")
+
+
+def judged(candidate, *errors, footprint=REFERENCE):
+    """The result, and the judge, where judging on weights of one kind and the other raises."""
+    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+    bench._device = torch.device("cuda")
+    bench._footprint = footprint
+    bench._free_bytes = lambda: TOTAL - REFERENCE - candidate.held
+    bench.start = lambda: None
+    forgotten = []
+    judge = object.__new__(Judge)
+    judge._host = SimpleNamespace(phase=lambda name: None)
+    judge._warm = SimpleNamespace(
+        spares=SimpleNamespace(take=lambda role: candidate),
+        bench=lambda task: bench,
+        forget=forgotten.append,
+        moves_to_host=lambda failed: False,
+    )
+    raised = iter(errors)
+
+    def judge_it(*args):
+        raise next(raised)
+
+    judge._judge = judge_it
+    judge._record = lambda request, outcome, tail: outcome
+    outcome = judge.evaluate(REQUEST)
+    assert isinstance(outcome, Outcome)
+    assert not candidate.held
+    return outcome, judge, forgotten
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_a_candidate_that_leaves_no_room_ran_out_of_memory(error):
+    outcome, judge, forgotten = judged(Candidate(69 * GIB), error)
+    assert outcome.status is EvalStatus.OUT_OF_MEMORY
+    assert "held 69.0 GiB" in outcome.message
+    assert "takes 10.0 GiB and 1.0 GiB were left" in outcome.message
+    assert not judge.short, "the lane knows by the status"
+    assert forgotten == [TASK]
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+@pytest.mark.parametrize(
+    ("held", "attached"),
+    [(10.9 * GIB, True), (0, True), (69 * GIB, False)],
+    ids=["as large as the reference", "small", "not begun"],
+)
+def test_a_task_that_does_not_fit_is_no_fault_of_a_candidate(error, held, attached):
+    outcome, judge, _ = judged(Candidate(held, attached=attached), error)
+    assert outcome.status is EvalStatus.JUDGE_ERROR
+    assert judge.short
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=repr)
+def test_nor_is_what_is_no_want_of_memory(error):
+    outcome, judge, _ = judged(Candidate(69 * GIB), error)
+    assert outcome.status is EvalStatus.JUDGE_ERROR
+    assert not judge.short
+
+
+def test_a_candidate_that_holds_it_while_weights_by_seed_are_made_ready_is_told_so():
+    outcome, _, _ = judged(Candidate(69 * GIB), NeedSeed(None), Shortage("no room"))
+    assert outcome.status is EvalStatus.OUT_OF_MEMORY
+
+
+def test_on_a_cpu_nobody_asks_what_a_candidate_holds():
+    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+    assert bench.overdrawn(Candidate(69 * GIB)) == ""
+
+
+@pytest.mark.parametrize("error", SHORTAGES[:-1], ids=repr)
+def test_want_of_memory_is_known(error):
+    assert ran_short(error)
+    assert not any(map(ran_short, OTHERS))
