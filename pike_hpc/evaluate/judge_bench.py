@@ -116,9 +116,9 @@ class Bench:
             RunnerFailed: of the reference.
             Shortage: it has not enough memory.
         """
-        kept = self._exams.get(by)
-        if kept is not None and kept.cost_s > FRESH_EXAM_S:
-            return kept
+        known = self._exams.get(by)
+        if known is not None and known.cost_s > FRESH_EXAM_S:
+            return known
         truth, yardstick = self.truth(by)
         paper = set_paper(truth, yardstick, secrets)
         shared = self.shared(by)
@@ -127,6 +127,7 @@ class Bench:
             truth.release()
         before = self._free_bytes()
         fresh = self._runner_has is not by
+        kept = self._footprint if self._runner_has is not None else 0
         try:
             self._exams[by] = answer(paper, truth, self._reference(by, shared))
         except RunnerFailed as failed:
@@ -138,7 +139,8 @@ class Bench:
                 ) from None
             raise
         if fresh:
-            self._footprint = before - self._free_bytes()
+            # Loaded anew it mostly takes what it had: that alone is not what it takes in all.
+            self._footprint = max(kept, before - self._free_bytes())
         return self._exams[by]
 
     def reference(self, by: WeightsBy, secrets: Secrets) -> RunnerLink:

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pike_hpc.evaluate import judge_bench  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit  # noqa: E402
 from pike_hpc.evaluate.judge_failures import ran_short  # noqa: E402
@@ -14,6 +15,7 @@ from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402
 from pike_hpc.evaluate.judge_memory import Place  # noqa: E402
 from pike_hpc.evaluate.judge_outcome import Outcome  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
+from pike_hpc.evaluate.judge_truth import WeightsBy  # noqa: E402
 from pike_hpc.evaluate.judge_verdict import NeedSeed  # noqa: E402
 from pike_hpc.evaluate.runner import Code, Op  # noqa: E402
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError  # noqa: E402
@@ -127,6 +129,25 @@ def test_nor_is_what_is_no_want_of_memory(error):
 def test_a_candidate_that_holds_it_while_weights_by_seed_are_made_ready_is_told_so():
     outcome, _, _ = judged(Candidate(69 * GIB), NeedSeed(None), Shortage("no room"))
     assert outcome.status is EvalStatus.OUT_OF_MEMORY
+
+
+def test_the_reference_takes_no_less_when_its_weights_come_from_a_seed(monkeypatch):
+    """Its runner holds the other model already, of whose memory the new one is made."""
+    truth = SimpleNamespace(large=False, forget_inputs=lambda: None)
+    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+    bench.truth = lambda by: (truth, None)
+    bench.shared = lambda by: None
+    bench._reference = lambda by, shared: setattr(bench, "_runner_has", by)
+    monkeypatch.setattr(judge_bench, "set_paper", lambda *_: None)
+    monkeypatch.setattr(judge_bench, "answer", lambda *_: SimpleNamespace(cost_s=0.0))
+    looks = iter([80 * GIB, 70 * GIB, 70 * GIB, 69 * GIB, 80 * GIB, 74 * GIB])
+    bench._free_bytes = lambda: next(looks)
+    for by, took in ((WeightsBy.STATE, 10), (WeightsBy.SEED, 10)):
+        bench.exam(by, None)
+        assert bench._footprint == took * GIB
+    bench._end_reference()
+    bench.exam(WeightsBy.STATE, None)
+    assert bench._footprint == 6 * GIB, "a new runner is measured anew"
 
 
 def test_on_a_cpu_nobody_asks_what_a_candidate_holds():
