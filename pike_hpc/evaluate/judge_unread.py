@@ -1,7 +1,8 @@
 """Wrong versions of a call that must fail: a part of its input is never read.
 
 A recurrent layer forgets: under fresh weights the last answer of hundreds of steps is made of the
-last thirty, and who leaves out the others is right to the last digit.
+last thirty, and who leaves out the others is right to the last digit. Where it reads in both
+directions it is made of the first and the last thirty.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 
 import torch
 
@@ -31,6 +33,18 @@ BUDGET_S = 20.0
 CUT, NEXT_CUT = 4, 8
 """What part is left unread; and of what is left, where that changes nothing at all."""
 
+
+class Part(StrEnum):
+    """Where a dimension is cut."""
+
+    FIRST, MIDDLE, LAST = "first", "middle", "last"
+
+    def start(self, size: int, count: int) -> int:
+        """Of `size` indices, the first of the `count` that are left unread."""
+        room = size - count
+        return {Part.FIRST: 0, Part.MIDDLE: room // 2, Part.LAST: room}[self]
+
+
 Answering = Callable[[int], Leaves]
 """The answer where so many indices of a dimension are another input's."""
 
@@ -40,9 +54,9 @@ def unread(
 ) -> Iterator[tuple[str, Leaves]]:
     """Answers to the first admission input with a part of it from the second one.
 
-    From either end of each dimension of each large tensor. Where a quarter changes nothing it may
-    be there for nothing, such as what a mask hides: then the rest that matters is cut by an eighth.
-    What fades comes through that unnoticed, what is hidden does not.
+    From either end of each dimension of each large tensor, and from its middle. Where a quarter
+    changes nothing it may be there for nothing, such as what a mask hides: then the rest that
+    matters is cut by an eighth. What fades comes through that unnoticed, what is hidden does not.
 
     Args:
         truth: of the task.
@@ -59,37 +73,36 @@ def unread(
         return  # one that fails would end this process
     one, other = (truth.pack(seed) for seed in ADMISSION_SEEDS)
 
-    def mixed(leaf: int, dim: int, last: bool, count: int) -> Leaves:
+    def mixed(leaf: int, dim: int, part: Part, count: int) -> Leaves:
         packed = one.clone()
-        size = slots[leaf].shape[dim]
         into, by = (views(slots, raw)[leaf] for raw in (packed, other))
-        part = dim, size - count if last else 0, count
-        into.narrow(*part).copy_(by.narrow(*part))
+        cut = dim, part.start(slots[leaf].shape[dim], count), count
+        into.narrow(*cut).copy_(by.narrow(*cut))
         return truth.answers_to(packed, natively=True)
 
     end_s = clock() + BUDGET_S
-    for leaf, dim, last in ends(slots, views(slots, one)):
+    for leaf, dim, part in cuts(slots, views(slots, one)):
         if clock() > end_s:
             return
         size = slots[leaf].shape[dim]
-        found = _tried(size, functools.partial(mixed, leaf, dim, last), first)
+        found = _tried(size, functools.partial(mixed, leaf, dim, part), first)
         if found is not None:
-            end = "last" if last else "first"
-            yield f"the {end} {found[0]} of {size} in dimension {dim} unread", found[1]
+            yield f"the {part} {found[0]} of {size} in dimension {dim} unread", found[1]
 
 
-def ends(slots: Sequence[Slot], tensors: Leaves) -> Iterator[tuple[int, int, bool]]:
-    """Which inputs are cut, in which dimension, and whether at its end.
+def cuts(slots: Sequence[Slot], tensors: Leaves) -> Iterator[tuple[int, int, Part]]:
+    """Which inputs are cut, in which dimension, and where in it.
 
     No whole numbers in order: places where parts of others begin and end, which mean nothing mixed.
     """
     most = max(slot.count for slot in slots)
-    for leaf, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
-        if slot.count < LARGE * most or _is_in_order(tensor):
-            continue
-        for dim, size in enumerate(slot.shape):
-            if size >= LEAST_SIZE:
-                yield from ((leaf, dim, last) for last in (False, True))
+    for parts in (Part.FIRST, Part.LAST), (Part.MIDDLE,):  # what forgets seldom does at both ends
+        for leaf, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
+            if slot.count < LARGE * most or _is_in_order(tensor):
+                continue
+            for dim, size in enumerate(slot.shape):
+                if size >= LEAST_SIZE:
+                    yield from ((leaf, dim, part) for part in parts)
 
 
 def _is_in_order(tensor: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ from pike_hpc.evaluate.judge_exam import set_paper  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, rounded  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
-from pike_hpc.evaluate.judge_unread import ends, unread  # noqa: E402
+from pike_hpc.evaluate.judge_unread import cuts, unread  # noqa: E402
 from pike_hpc.evaluate.judge_variety import Variety, variety  # noqa: E402
 from pike_hpc.evaluate.layout import lay_out  # noqa: E402
 from pike_hpc.records import Task, Tier, Variant  # noqa: E402
@@ -67,6 +67,13 @@ FORGETS = (
     "        return h"
 )
 """A recurrence of eight steps, of which the last answer is kept."""
+FORGETS_BETWEEN = (
+    "h = g = 0 * q[:, 0]\n"
+    "        for step in range(8):\n"
+    "            h, g = 1e-3 * h + q[:, step], 1e-3 * g + q[:, 7 - step]\n"
+    "        return h + g"
+)
+"""The same in both directions."""
 HIDES = "return torch.softmax(q @ k[:, :4].mT, -1) @ v[:, :4] + k[:, 4:].mean(1, keepdim=True) * 0"
 """Half of the keys is masked."""
 
@@ -252,6 +259,12 @@ def test_a_model_that_forgets_its_first_steps_tells_nothing_of_who_leaves_them_o
     assert "in dimension 1" in found.reason
 
 
+def test_nor_one_that_forgets_what_lies_between_its_ends():
+    found = admission_of(FORGETS_BETWEEN)
+    assert not found.admitted
+    assert "the middle 3 of 8 in dimension 1 unread" in found.reason
+
+
 def test_one_that_remembers_them_does():
     found = admission_of(FORGETS.format(0.9))
     assert found.admitted, found.reason
@@ -283,9 +296,9 @@ def test_whole_numbers_in_order_are_not_mixed():
     slots = lay_out([("a", "int64", (8, 128)), ("b", "float32", (8, 128)), ("c", "bool", (8,))])
     rows = torch.arange(1024).view(8, 128)
     tensors = [rows, torch.randn(8, 128), torch.ones(8, dtype=torch.bool)]
-    assert {leaf for leaf, _, _ in ends(slots, tensors)} == {1}
+    assert {leaf for leaf, _, _ in cuts(slots, tensors)} == {1}
     tensors[0] = rows.flatten()[torch.randperm(1024)].view(8, 128)
-    assert {leaf for leaf, _, _ in ends(slots, tensors)} == {0, 1}
+    assert {leaf for leaf, _, _ in cuts(slots, tensors)} == {0, 1}
 
 
 def test_no_dimension_is_begun_when_time_is_over():
