@@ -23,7 +23,7 @@ from pike_hpc.evaluate.correctness import (
     limit,
     unequal,
 )
-from pike_hpc.evaluate.judge_mutants import layer_edits, zeroed_weights
+from pike_hpc.evaluate.judge_mutants import layer_edits, plain_edits, zeroed_weights
 from pike_hpc.evaluate.judge_range import WideRange, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_sharpen import gains_of
@@ -43,7 +43,9 @@ ALIKE_GAIN = 1.25
 are so much alike that hardly anything depends on them."""
 
 SCORES = "scores_flat"
-FAINT = frozenset({SCORES, UNREAD})
+PLAIN = "plain_layer_skipped"
+"""A layer without parameters: what float32 can't tell from its input is no wrong answer."""
+FAINT = frozenset({SCORES, UNREAD, PLAIN})
 """Fresh weights make these mild: a tier may end nearer for their sake."""
 TIMED_K = 2.0
 """Timed answers may be off by so many limits: a mutant is to be further off, where half reaches
@@ -129,8 +131,7 @@ class _Trial:
         self._demand_nothing_hidden()
         limits = self._limits()
         mutants, missing = self._mutants()
-        several = len(self._tiers()) > 1
-        held = [m for m in mutants if m.name not in FAINT or several]
+        held = [m for m in mutants if self._is_held(m, limits)]
         self._cap(held, limits)
         self._narrow(held, limits)
         for mutant in held:
@@ -225,6 +226,13 @@ class _Trial:
             for i, off in enumerate(mutant.off)
         )
 
+    def _is_held(self, mutant: Mutant, limits: Sequence[Mapping[Tier, float]]) -> bool:
+        """Whether tiers are to tell this wrong answer apart."""
+        tiers = self._tiers()
+        if mutant.name == PLAIN and self._passes(mutant, tiers[0], limits):
+            return False
+        return mutant.name not in FAINT or len(tiers) > 1
+
     def _tiers(self) -> list[Tier]:
         """Those that the reference's own precision lets anyone tell apart."""
         if self._truth.native != "float32":
@@ -312,6 +320,8 @@ class _Trial:
         call: Callable[[], object] = lambda: self._truth.natively(ADMISSION_SEEDS[0])  # noqa: E731
         skips = layer_edits(self._truth.model, call)
         edited = [self._edited("layer_skipped", edit(), name) for name, edit in skips.items()]
+        plain = plain_edits(self._truth.model, call)
+        edited += [self._edited(PLAIN, edit(), name) for name, edit in plain.items()]
         zeroed = zeroed_weights(self._truth.model)
         edited += [self._edited("weights_zeroed", zeroed())] if zeroed else []
         edited.append(self._edited(SCORES, flat_scores(), "every attention score alike"))

@@ -19,6 +19,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 MOST_LAYERS = 24
 """Of a deeper model that many, evenly spread, the first and the last among them."""
 
+MOST_PLAIN = 12
+"""Of modules without parameters, likewise."""
+
 ZEROED_STRIDE = 97
 """Every so many weights one is zeroed: about 1 %, never in step with a power of two."""
 
@@ -68,6 +71,41 @@ def layer_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
             own = module.named_parameters(prefix=name, recurse=False)
             found += [{f"{path} = 0": _zeroing([parameter], 1)} for path, parameter in own]
     return {name: edit for edits in _spread(found, MOST_LAYERS) for name, edit in edits.items()}
+
+
+def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]:
+    """Contexts in which a module without parameters lets its input through, by its name.
+
+    Only those whose output has their input's shape can be left out so: activations, norms and
+    pools with a stride of one. Of many MOST_PLAIN are tried. Arguments as of `layer_edits`.
+    """
+    plain = {
+        name: module
+        for name, module in model.named_modules()
+        if name and not any(True for _ in (*module.children(), *module.parameters()))
+    }
+    fitting: set[str] = set()
+
+    def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            given = args[0] if args else None
+            both = torch.is_tensor(given) and torch.is_tensor(output)
+            if both and given.shape == output.shape:
+                fitting.add(name)
+
+        return hook
+
+    hooks = []
+    for name, module in plain.items():
+        with contextlib.suppress(RuntimeError):  # a compiled module takes no hooks
+            hooks.append(module.register_forward_hook(note(name)))
+    try:
+        call()
+    finally:
+        for handle in hooks:
+            handle.remove()
+    found = [{name: _skipping([m], through=True)} for name, m in plain.items() if name in fitting]
+    return {name: edit for edits in _spread(found, MOST_PLAIN) for name, edit in edits.items()}
 
 
 def zeroed_weights(model: nn.Module) -> Edit | None:

@@ -87,8 +87,14 @@ NEARLY = (
 
 
 @contextlib.contextmanager
-def truth_of(body, inputs="torch.randn(4, 8, 16)", variant=Variant.ADMITTED, dtype="torch.float32"):
-    source = SOURCE.format(body=body).replace("torch.randn(4, 8, 16)", inputs)
+def truth_of(
+    body,
+    inputs="torch.randn(4, 8, 16)",
+    variant=Variant.ADMITTED,
+    dtype="torch.float32",
+    source=SOURCE,
+):
+    source = source.format(body=body).replace("torch.randn(4, 8, 16)", inputs)
     source = source.replace("nn.Linear(16, 48)", f"nn.Linear(16, 48, dtype={dtype})")
     task = Task(suite="tests", id="1", name="tiny", source=source, variant=variant)
     truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
@@ -124,6 +130,24 @@ def test_a_model_without_attention_is_not():
     assert found.admitted, found.reason
     assert "scores_flat" not in found.mutants
     assert "fp32" in found.limits
+
+
+@pytest.mark.parametrize(
+    ("layer", "tiers"),
+    [
+        ("nn.LocalResponseNorm(5)", {"fp32"}),  # hardly anything, as torch ships it
+        ("nn.LocalResponseNorm(5, alpha=1e-2)", {"fp32", "tf32"}),
+        ("nn.LocalResponseNorm(5, alpha=1.0)", {"fp32", "tf32", "half"}),
+        ("nn.Hardtanh(-30, 30)", {"fp32", "tf32", "half"}),  # nothing at all: no wrong answer
+    ],
+)
+def test_tiers_at_which_a_layer_without_parameters_may_be_left_out_are_not_offered(layer, tiers):
+    source = SOURCE.replace("nn.Linear(16, 48)", f"nn.Linear(16, 48)\n        self.plain = {layer}")
+    body = "return self.plain(q.unsqueeze(-1) + v.unsqueeze(-1))"
+    with truth_of(body, source=source) as (truth, task):
+        found = admit(truth, task.digest).admission
+    assert found.admitted, found.reason
+    assert set(found.limits) == tiers
 
 
 def test_half_ends_beyond_what_rounding_alone_is_off_by():

@@ -6,7 +6,13 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from pike_hpc.evaluate.judge_mutants import MOST_LAYERS, layer_edits, zeroed_weights  # noqa: E402
+from pike_hpc.evaluate.judge_mutants import (  # noqa: E402
+    MOST_LAYERS,
+    MOST_PLAIN,
+    layer_edits,
+    plain_edits,
+    zeroed_weights,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -187,3 +193,32 @@ def test_of_a_deep_model_the_first_and_last_layers_are_among_those_tried():
     assert len(names) == 2 * MOST_LAYERS
     assert names[0] == "layers.0"
     assert names[-1] == "layers.99 = 0"
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Identity(), nn.Flatten(0))
+        self.unused, self.norm = nn.ReLU(), nn.InstanceNorm1d(2)
+
+    def forward(self, x):
+        return self.body(self.norm(x))
+
+
+def test_layers_without_parameters_let_their_input_through():
+    torch.manual_seed(0)
+    model, x = Plain().eval(), torch.randn(3, 2, 4)
+    edits = plain_edits(model, lambda: model(x))
+    assert list(edits) == ["body.1", "body.2", "norm"]
+    before = model(x)
+    with edits["body.1"]():
+        without = model(x)
+    assert torch.equal(without, model.body[0](model.norm(x)).flatten())
+    assert torch.equal(model(x), before)
+
+
+def test_of_many_layers_without_parameters_some_are_tried():
+    model = nn.Sequential(nn.Linear(2, 2), *(nn.Tanh() for _ in range(40)))
+    edits = list(plain_edits(model, lambda: model(torch.ones(1, 2))))
+    assert len(edits) == MOST_PLAIN
+    assert (edits[0], edits[-1]) == ("1", "40")
