@@ -329,6 +329,24 @@ class KeepsWhatItMade(nn.Module):
         return (x @ self.w.t() + self.bias / 2) * self.gain
 
 
+class Clones(nn.Module):
+    """What layers have is kept in copies, one in the shape of a matrix."""
+
+    def __init__(self):
+        super().__init__()
+        conv, norm = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
+        nn.init.kaiming_normal_(conv.weight)
+        self.shift = nn.Parameter(norm.bias.detach().clone())
+        self.gain = nn.Parameter(norm.weight.detach().clone())
+        self.rows = nn.Parameter(conv.weight.detach().flatten(1).clone())
+        self.register_buffer("the_mean", norm.running_mean.clone())
+        self.register_buffer("the_var", norm.running_var.clone())
+
+    def forward(self, x):
+        norm = self.the_mean, self.the_var, self.gain, self.shift
+        return nn.functional.batch_norm(nn.functional.conv2d(x, self.rows[..., None, None]), *norm)
+
+
 STYLES = {
     "the reference itself": (Pre, Pre, IMAGE),
     "folded into buffers": (Pre, FoldsIntoBuffers, IMAGE),
@@ -348,6 +366,7 @@ STYLES = {
     "attention under another name": (Attends, AttendsRenamed, (3, 2, C)),
     "attention in parts": (Attends, AttendsInParts, (3, 2, C)),
     "cast layer by layer": (Pre, CastsEachLayer, IMAGE),
+    "cloned": (Post, Clones, IMAGE),
     "folded, of the shape of another": (Line, KeepsWhatItMade, ROW),
 }
 
@@ -373,6 +392,7 @@ def test_it_answers_as_the_reference_does(style):
         (Post, DrawsAgain, False, True),
         (Attends, AttendsRenamed, False, True),
         (Pre, CastsEachLayer, False, True),
+        (Post, Clones, False, True),
     ],
 )
 def test_it_knows_what_it_guessed_and_what_will_last(reference, program, by_name, lasting):

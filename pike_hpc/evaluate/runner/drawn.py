@@ -65,20 +65,20 @@ class Drawn:
     def _held_by(self, tensor: torch.Tensor) -> int | None:
         if is_lazy(tensor) or not self._given:
             return None
-        head = _head(tensor)
+        first = head(tensor)
         for index in sorted(self._given):
             weight = self._weights[index]
             # The head first: a weight on the host is not to cross to a GPU for each layer like it.
             if (
                 is_exact(tensor, self._slots[index])
-                and torch.equal(head, _head(weight).to(head))
+                and torch.equal(first, head(weight).to(first))
                 and torch.equal(tensor.detach(), weight.to(tensor))
             ):
                 return index
         return None
 
 
-def _head(tensor: torch.Tensor) -> torch.Tensor:
+def head(tensor: torch.Tensor) -> torch.Tensor:
     """A few of its numbers, on the host."""
     return tensor.detach().flatten()[:HEAD].cpu()
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .drawn import DRAWING, Drawn
+from .drawn import DRAWING, Drawn, head
 from .places import (
     Placement,
     Slot,
@@ -168,6 +168,7 @@ class Hands:
         kept = self._drawn.kept(tensors)
         kept |= {n: at for n, at in given.items() if at in self._drawn and n in places}
         given = {n: at for n, at in given.items() if at not in self._drawn}
+        given |= self._copies({n: t for n, t in tensors.items() if n not in {**places, **given}})
         held = self._held(tensors)
         made = self._made(tensors, places, held | given, kept, twin)
         found = held | given | places
@@ -204,6 +205,23 @@ class Hands:
                 if tensor is not None and is_exact(tensor, self._slots[index]):
                     known[id(tensor)] = index
         return {name: known[id(t)] for name, t in own.items() if id(t) in known}
+
+    def _copies(self, own: Mapping[str, torch.Tensor]) -> dict[str, int]:
+        """What holds the numbers of a weight that was given to a layer, and of no other.
+
+        Such as a clone that a program keeps in the layer's stead: it can follow other weights.
+        """
+        copied: dict[str, int] = {}
+        for name, tensor in own.items():
+            if is_lazy(tensor) or not (isinstance(tensor, nn.Parameter) or statistic(name)):
+                continue
+            first = head(tensor)
+            alike = [i for i in self._gone if fits(tensor, self._slots[i])]
+            alike = [i for i in alike if torch.equal(first, head(self._weights[i]).to(first))]
+            equal = [i for i in alike if i not in self._drawn and self._is_still(tensor, i)]
+            if len(equal) == 1:
+                copied[name] = equal[0]
+        return copied
 
     def _made(
         self,
@@ -262,7 +280,9 @@ class Hands:
     def _has_all(self, placed: Collection[int]) -> bool:
         """Whether each weight that was given has a place, or is tied to one that has."""
         return all(
-            i in placed or any(torch.equal(self._weights[i], self._weights[j]) for j in placed)
+            i in placed
+            or self._slots[i].leaf == _CALLS  # which nothing reads outside of training
+            or any(torch.equal(self._weights[i], self._weights[j]) for j in placed)
             for i in self._gone
         )
 
