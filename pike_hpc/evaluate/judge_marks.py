@@ -235,9 +235,10 @@ class Marker:
         if loosest.rank < tier.rank:
             if whole.rank <= loosest.rank:  # what keeps it from there is a part of it
                 return self._looked_at_closely(looks, whole)
+            error, most = told_apart(worst, self._limit(loosest))
             return wrong(
-                f"has the precision of tier {tier} (error {worst:.1e} of the signal), and "
-                f"{loosest} was asked for (up to {self._limit(loosest):.1e})"
+                f"has the precision of tier {tier} (error {error} of the signal), and "
+                f"{loosest} was asked for (up to {most})"
             )
         return self._looked_at_closely(looks, tier)
 
@@ -250,15 +251,16 @@ class Marker:
             "torch's own flags": (shipped, AS_GOOD * shipped),
             "bfloat16": (half, min(AS_GOOD * half, ROUNDED)),
         }
+        said, end = told_apart(worst, limit)
         for arithmetic, (error, most) in own.items():
             if limit < worst <= most:
                 return Verdict(
                     EvalStatus.JUDGE_ERROR,
-                    f"error {worst:.1e} of the signal is that of the reference itself under "
+                    f"error {said} of the signal is that of the reference itself under "
                     f"{arithmetic} ({error:.1e}): at this precision the task tells nothing; only "
-                    f"programs within {limit:.1e} can be judged",
+                    f"programs within {end} can be judged",
                 )
-        return wrong(f"error {worst:.1e} of the signal is over {limit:.1e}, the loosest limit here")
+        return wrong(f"error {said} of the signal is over {end}, the loosest limit here")
 
     def _looks(self, answers: Answers, found: Sequence[Sequence[LeafError]]) -> list[Look]:
         """A close look at each float leaf."""
@@ -290,9 +292,10 @@ class Marker:
             allowed = self._local_limit(look.leaf, tier)
             local = _local(look, tier)
             if local > allowed:
+                off, most = told_apart(local, allowed)
                 return wrong(
-                    f"a part of its output is off by {local:.1e} of its own size or signal, "
-                    f"over {allowed:.1e} for {LOCAL_ELEMENTS} elements at tier {tier}"
+                    f"a part of its output is off by {off} of its own size or signal, "
+                    f"over {most} for {LOCAL_ELEMENTS} elements at tier {tier}"
                 )
             if look.follows < MIN_CORRELATION[tier]:
                 return wrong("its output does not follow its input")
@@ -358,6 +361,15 @@ def _as_seen_at(tier: Tier, scale: LeafScale) -> LeafScale:
     if tier is not Tier.HALF or scale.grain is None:
         return scale
     return replace(scale, grain=in_half(scale.grain, scale.signal))
+
+
+def told_apart(error: float, limit: float) -> tuple[str, str]:
+    """Both as they are printed: with two digits, or as many as it takes to show which is larger."""
+    for digits in range(1, 17):
+        said, end = f"{error:.{digits}e}", f"{limit:.{digits}e}"
+        if said != end:
+            break
+    return said, end
 
 
 def wrong(message: str) -> Verdict:

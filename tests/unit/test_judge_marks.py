@@ -1,6 +1,7 @@
 """What an answer that is too far off is told: wrong, or that its arithmetic tells nothing here."""
 
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -131,6 +132,22 @@ def test_half_excuses_no_one_where_it_is_not_offered_or_who_is_far_off():
         told(0.06),
     ):
         assert found[0] is EvalStatus.WRONG_RESULT
+
+
+@pytest.mark.parametrize(
+    ("known", "between"),
+    [
+        ({}, "is over"),
+        ({"half": 0.01}, "can be judged"),
+        ({"asked": (Tier.FP32,), "limits": {Tier.FP32: 0.0199, Tier.HALF: 1.0}}, "asked for"),
+    ],
+)
+def test_no_error_is_said_to_be_over_what_it_is_printed_as(known, between):
+    for off in (0.02001, 0.02003, 0.0202):
+        message = told(off, **known)[1]
+        assert between in message
+        numbers = [float(n) for n in re.findall(r"\d\.\d+e-\d+", message)]
+        assert numbers[0] > numbers[-1], message
 
 
 def test_who_is_wrong_with_weights_from_a_seed_is_told_how_to_take_others():
