@@ -329,6 +329,54 @@ class KeepsWhatItMade(nn.Module):
         return (x @ self.w.t() + self.bias / 2) * self.gain
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.conv2, self.bn2 = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.shortcut = nn.Sequential(nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C))
+
+    def forward(self, x):
+        h = torch.relu(self.bn1(self.conv1(x)))
+        return self.bn2(self.conv2(h)) + self.shortcut(x)
+
+
+class Walled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x):
+        return self.block(x)
+
+
+class WithoutWalls(nn.Module):
+    """Its shortcut is made first and has a name of its own, the others say what they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.way, self.way_norm = nn.Conv2d(C, C, 1, bias=False), nn.BatchNorm2d(C)
+        self.conv1, self.conv2 = (nn.Conv2d(C, C, 1, bias=False) for _ in range(2))
+        self.bn1, self.bn2 = nn.BatchNorm2d(C), nn.BatchNorm2d(C)
+
+    def forward(self, x):
+        h = torch.relu(self.bn1(self.conv1(x)))
+        return self.bn2(self.conv2(h)) + self.way_norm(self.way(x))
+
+
+class WithAnotherWall(nn.Module):
+    """The same names behind one of its own, made in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = made = nn.Module()
+        made.bn2, made.bn1, made.way_norm = (nn.BatchNorm2d(C) for _ in range(3))
+        made.conv2, made.conv1, made.way = (nn.Conv2d(C, C, 1, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        return WithoutWalls.forward(self.net, x)
+
+
 class Clones(nn.Module):
     """What layers have is kept in copies, one in the shape of a matrix."""
 
@@ -366,6 +414,8 @@ STYLES = {
     "attention under another name": (Attends, AttendsRenamed, (3, 2, C)),
     "attention in parts": (Attends, AttendsInParts, (3, 2, C)),
     "cast layer by layer": (Pre, CastsEachLayer, IMAGE),
+    "without walls, in another order": (Walled, WithoutWalls, IMAGE),
+    "with another wall": (WithoutWalls, WithAnotherWall, IMAGE),
     "cloned": (Post, Clones, IMAGE),
     "folded, of the shape of another": (Line, KeepsWhatItMade, ROW),
 }
@@ -393,6 +443,7 @@ def test_it_answers_as_the_reference_does(style):
         (Attends, AttendsRenamed, False, True),
         (Pre, CastsEachLayer, False, True),
         (Post, Clones, False, True),
+        (Walled, WithoutWalls, False, True),
     ],
 )
 def test_it_knows_what_it_guessed_and_what_will_last(reference, program, by_name, lasting):

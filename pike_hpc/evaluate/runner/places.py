@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,30 @@ def shaped(weight: torch.Tensor, place: Any) -> torch.Tensor:
     if lazy or place.shape == weight.shape or place.numel() != weight.numel():
         return weight
     return weight.reshape(place.shape)
+
+
+def place_by_end(
+    own: Mapping[str, torch.Tensor], slots: Sequence[Slot], places: dict[str, int]
+) -> None:
+    """Add to `places`: two of one shape, where one's name ends with the other's and no other does.
+
+    Such as `bn1.weight` and `block.bn1.weight`: who builds a model of the same parts, with fewer
+    walls or more, says so by names. Of a name at least a layer's and its tensor's must be there.
+    """
+    taken = set(places.values())
+    waiting: dict[str, list[int]] = {}
+    for i, slot in enumerate(slots):
+        if i not in taken:
+            waiting.setdefault(_last_two(slot.name), []).append(i)
+    pairs = [
+        (name, i)
+        for name, tensor in own.items()
+        if name not in places
+        for i in waiting.get(_last_two(name), ())
+        if _is_end(name, slots[i].name) and is_exact(tensor, slots[i])
+    ]
+    names, indices = Counter(name for name, _ in pairs), Counter(i for _, i in pairs)
+    places.update((name, i) for name, i in pairs if names[name] == indices[i] == 1)
 
 
 def place_alike(
@@ -223,6 +248,17 @@ def _vague(waiting: Iterable[Any], asking: Iterable[Any]) -> set[Any]:
 
 def _with_leaf(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {name: (leaf_of(name), key) for name, key in keys.items()}
+
+
+def _last_two(name: str) -> str:
+    """The names of a tensor and of its layer."""
+    return ".".join(name.split(".")[-2:])
+
+
+def _is_end(one: str, other: str) -> bool:
+    """Whether a whole name ends the other; one that begins with a layer's number says little."""
+    short, long = sorted((one, other), key=len)
+    return "." in short and not short[0].isdigit() and f".{long}".endswith(f".{short}")
 
 
 def _bare(shape: Sequence[int]) -> tuple[int, ...]:

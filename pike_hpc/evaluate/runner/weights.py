@@ -26,6 +26,7 @@ from .places import (
     is_lazy,
     is_plain,
     place_alike,
+    place_by_end,
     shaped,
     share,
     statistic,
@@ -164,6 +165,7 @@ class Hands:
         places = {
             n: i for n, t in tensors.items() if (i := named.get(n, -1)) >= 0 and fits(t, slots[i])
         }
+        place_by_end(tensors, slots, places)
         given = {n: at for n, t in tensors.items() if (at := self._given_as(t)) is not None}
         kept = self._drawn.kept(tensors)
         kept |= {n: at for n, at in given.items() if at in self._drawn and n in places}
@@ -171,7 +173,11 @@ class Hands:
         given |= self._copies({n: t for n, t in tensors.items() if n not in {**places, **given}})
         held = self._held(tensors)
         made = self._made(tensors, places, held | given, kept, twin)
-        found = held | given | places
+        # Where names tell otherwise than the order did, others wait for what is left by them.
+        found = held | given
+        moved = {n: i for n, i in places.items() if found.get(n, i) != i}
+        free = {found[n] for n in moved}
+        found = {n: i for n, i in found.items() if n in places or i not in moved.values()} | places
         exact = all(is_exact(tensors[n], slots[i]) for n, i in places.items())
         places = {n: i for n, i in found.items() if n not in made}
         if exact and own.keys() == named.keys() and places == named:
@@ -181,7 +187,7 @@ class Hands:
         for name, tensor in tensors.items():
             if name not in made and name not in places:
                 once.setdefault(id(tensor), name)
-        gone = self._gone - set(kept.values())
+        gone = self._gone - set(kept.values()) - free
         place_alike({n: tensors[n] for n in once.values()}, slots, gone, places)
         share(places, tensors)
         orphans = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in places]
