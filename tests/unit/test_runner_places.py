@@ -390,7 +390,39 @@ class Shown(Emptied):
         self.eval()(torch.zeros(IMAGE))
 
 
+class Remembers(nn.Module):
+    """Two layers, which torch lists one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(C, C, num_layers=2)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+
+class RemembersInLists(nn.Module):
+    """The same with parameters of its own, listed by what they are."""
+
+    def __init__(self):
+        super().__init__()
+        for kind, shape in (("w_ih", (4 * C, C)), ("w_hh", (4 * C, C))):
+            made = nn.ParameterList(nn.Parameter(torch.rand(shape)) for _ in range(2))
+            self.register_module(kind, made)
+        for kind in ("b_ih", "b_hh"):
+            made = nn.ParameterList(nn.Parameter(torch.rand(4 * C)) for _ in range(2))
+            self.register_module(kind, made)
+
+    def forward(self, x):
+        flat = [
+            w for own in zip(self.w_ih, self.w_hh, self.b_ih, self.b_hh, strict=True) for w in own
+        ]
+        state = [torch.zeros(2, x.shape[1], C)] * 2
+        return torch.lstm(x, state, flat, True, 2, 0.0, False, False, False)[0]
+
+
 STYLES = {
+    "recurrent layers in lists": (Remembers, RemembersInLists, (5, 1, C)),
     "a norm without its counter": (Pre, NoCounter, IMAGE),
     "with a buffer of its own": (Post, KeepsScratch, IMAGE),
     "statistics under other names": (Pre, NamesStatistics, IMAGE),

@@ -24,6 +24,8 @@ _NORM = re.compile(
 _KINDS = {
     "gain": re.compile(r"(^|[._\d])(weight|w|gamma|scale|gain|g)[_\d]*$"),
     "shift": re.compile(r"(^|[._\d])(bias|b|beta|shift)[_\d]*$"),
+    "of the input": re.compile(r"(^|[._]|[wb])ih(?![a-z])"),
+    "of what it remembers": re.compile(r"(^|[._]|[wb])hh(?![a-z])"),
 }
 """What names of people's own say that a parameter is."""
 
