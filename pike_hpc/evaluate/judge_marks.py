@@ -49,6 +49,12 @@ USUAL_K, COARSE = 1.25, 0.14
 More than 1, since inputs differ and few numbers make a noisy RMS. An estimate moves from 0.147 on:
 half of the windows of 0.29 of the blocks."""
 
+NOT_OFFERED = (
+    ": tier half is not offered, for wrong answers are as near here as half precision is; a more "
+    "precise program can be judged"
+)
+"""What is added to a refusal that may be one of half precision alone."""
+
 BY_SEED = (
     "it was asked with weights from one seed, for the reference's have no place in it or gave a "
     "wrong answer there: use its names, or define prepare(state_dict)"
@@ -260,7 +266,12 @@ class Marker:
                     f"{arithmetic} ({error:.1e}): at this precision the task tells nothing; only "
                     f"programs within {end} can be judged",
                 )
-        return wrong(f"error {said} of the signal is over {end}, the loosest limit here")
+        own_half = min(AS_GOOD * self._exam.half_noise, ROUNDED)
+        unoffered = Tier.HALF in self._asked and not offered and worst <= own_half
+        return wrong(
+            f"error {said} of the signal is over {end}, the loosest limit here"
+            + (NOT_OFFERED if unoffered else "")
+        )
 
     def _looks(self, answers: Answers, found: Sequence[Sequence[LeafError]]) -> list[Look]:
         """A close look at each float leaf."""

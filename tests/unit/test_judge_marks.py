@@ -150,6 +150,17 @@ def test_no_error_is_said_to_be_over_what_it_is_printed_as(known, between):
         assert numbers[0] > numbers[-1], message
 
 
+def test_who_may_be_wrong_by_half_precision_alone_is_told_that_it_is_not_offered():
+    without = {Tier.FP32: 1e-5, Tier.TF32: 0.01}
+    assert "half is not offered" in told(0.06, half=0.05, limits=without)[1]
+    for found in (
+        told(0.4, half=0.05, limits=without),
+        told(0.06, half=0.05, limits=without, asked=(Tier.FP32, Tier.TF32)),
+        told(0.06, half=0.01),
+    ):
+        assert "not offered" not in found[1]
+
+
 def test_who_is_wrong_with_weights_from_a_seed_is_told_how_to_take_others():
     assert "prepare(state_dict)" in told(1.0, by=WeightsBy.SEED)[1]
     assert "prepare(state_dict)" not in told(1.0)[1]
