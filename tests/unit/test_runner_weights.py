@@ -377,6 +377,30 @@ class WithAnotherWall(nn.Module):
         return WithoutWalls.forward(self.net, x)
 
 
+class Nested(nn.Module):
+    """Two stages with a norm each, and one of that name behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Post(), Post()
+        self.bn = nn.BatchNorm2d(C)
+
+    def forward(self, x):
+        return self.bn(torch.relu(self.two(torch.relu(self.one(x)))))
+
+
+class NestedDeeper(nn.Module):
+    """The same behind a wall, the last first."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = made = nn.Module()
+        made.bn, made.two, made.one = nn.BatchNorm2d(C), Post(), Post()
+
+    def forward(self, x):
+        return Nested.forward(self.net, x)
+
+
 class Clones(nn.Module):
     """What layers have is kept in copies, one in the shape of a matrix."""
 
@@ -416,6 +440,7 @@ STYLES = {
     "cast layer by layer": (Pre, CastsEachLayer, IMAGE),
     "without walls, in another order": (Walled, WithoutWalls, IMAGE),
     "with another wall": (WithoutWalls, WithAnotherWall, IMAGE),
+    "parts of one name behind a wall": (Nested, NestedDeeper, IMAGE),
     "cloned": (Post, Clones, IMAGE),
     "folded, of the shape of another": (Line, KeepsWhatItMade, ROW),
 }

@@ -126,20 +126,22 @@ def place_by_end(
     Such as `bn1.weight` and `block.bn1.weight`: who builds a model of the same parts, with fewer
     walls or more, says so by names. Of a name at least a layer's and its tensor's must be there.
     """
-    taken = set(places.values())
+    seen, taken = set(places), set(places.values())
     waiting: dict[str, list[int]] = {}
     for i, slot in enumerate(slots):
-        if i not in taken:
-            waiting.setdefault(_last_two(slot.name), []).append(i)
-    pairs = [
-        (name, i)
-        for name, tensor in own.items()
-        if name not in places
-        for i in waiting.get(_last_two(name), ())
-        if _is_end(name, slots[i].name) and is_exact(tensor, slots[i])
-    ]
-    names, indices = Counter(name for name, _ in pairs), Counter(i for _, i in pairs)
-    places.update((name, i) for name, i in pairs if names[name] == indices[i] == 1)
+        waiting.setdefault(_last_two(slot.name), []).append(i)
+    pairs: dict[int, list[tuple[str, int]]] = {}
+    for name, tensor in own.items():
+        for i in waiting.get(_last_two(name), ()):
+            if _is_end(name, slots[i].name) and is_exact(tensor, slots[i]):
+                shared = min(name.count("."), slots[i].name.count("."))
+                pairs.setdefault(shared, []).append((name, i))
+    for shared in sorted(pairs, reverse=True):  # what shares more of its name comes first
+        left = [(name, i) for name, i in pairs[shared] if name not in seen and i not in taken]
+        names, indices = Counter(name for name, _ in left), Counter(i for _, i in left)
+        places.update((name, i) for name, i in left if names[name] == indices[i] == 1)
+        seen.update(names)
+        taken.update(indices)
 
 
 def place_alike(
