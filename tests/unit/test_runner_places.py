@@ -390,6 +390,43 @@ class Shown(Emptied):
         self.eval()(torch.zeros(IMAGE))
 
 
+class Copies(nn.Module):
+    """Layers that torch makes by copying one: nothing is given while they are constructed."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(C, 2, 2 * C, 0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+class CopiesNothing(nn.Module):
+    """The same by hand, norms first."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(OwnBlock(), OwnBlock())
+
+    def forward(self, x):
+        return self.blocks(x)
+
+
+class OwnBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.qkv, self.proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.fc1, self.fc2 = nn.Linear(C, 2 * C), nn.Linear(2 * C, C)
+
+    def forward(self, x):
+        heads = self.qkv(self.ln1(x)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(*heads)
+        x = x + self.proj(y.transpose(1, 2).flatten(2))
+        return x + self.fc2(torch.relu(self.fc1(self.ln2(x))))
+
+
 class Remembers(nn.Module):
     """Two layers, which torch lists one after the other."""
 
@@ -422,6 +459,7 @@ class RemembersInLists(nn.Module):
 
 
 STYLES = {
+    "layers that torch copies, by hand": (Copies, CopiesNothing, (2, 3, C)),
     "recurrent layers in lists": (Remembers, RemembersInLists, (5, 1, C)),
     "a norm without its counter": (Pre, NoCounter, IMAGE),
     "with a buffer of its own": (Post, KeepsScratch, IMAGE),

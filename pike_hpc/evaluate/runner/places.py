@@ -155,7 +155,7 @@ def place_alike(
     A buffer under a name of its own is more likely the program's own than any weight, but for the
     statistics of a norm. A matrix may be a convolution's weight, a row any weight, and a shape that
     is not known yet any other: these are placed only where as many wait as there are places. So
-    are tensors by what their names say: the last part of it, or a role.
+    are tensors by what their names say: a role or the last part; a `bias` may be a norm's or not.
 
     Args:
         own: the program's tensors.
@@ -184,10 +184,10 @@ def place_alike(
     rows = {n: (_rows(shape), floating) for n, (shape, floating) in sizes.items()}
     late = {n: (leaf_of(n), isinstance(t, nn.Parameter)) for n, t in own.items() if n not in known}
     leaves = [(s.leaf, (s.shape, s.floating)) for s in slots]
-    add(leaves, _with_leaf(sizes), even=True)
     roles = {n: (_role(n), size) for n, size in learned(sizes).items()}
     said = [(_role(s.name), (s.shape, s.floating)) if s.is_parameter else None for s in slots]
     add(said, {n: key for n, key in roles.items() if _of_norm(key[0])}, even=True)
+    add(leaves, _with_leaf(sizes), even=True)
     vague = _vague(waiting(said), [key for n, key in roles.items() if n not in places])
     add(said, {n: key for n, key in roles.items() if key[0] and key[1] not in vague}, even=True)
     add([(s.shape, s.floating) if s.is_parameter else None for s in slots], learned(sizes))
