@@ -88,9 +88,8 @@ def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
 
     def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            given = args[0] if args else None
-            both = torch.is_tensor(given) and torch.is_tensor(output)
-            if both and given.shape == output.shape:
+            tensors = [value for value in (*args[:1], output) if torch.is_tensor(value)]
+            if len(tensors) > 1 and tensors[0].shape == tensors[1].shape:
                 fitting.add(name)
 
         return hook
