@@ -377,6 +377,30 @@ class WithAnotherWall(nn.Module):
         return WithoutWalls.forward(self.net, x)
 
 
+class Stem(nn.Module):
+    """A convolution of the same size before the block, under a name without a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.block = nn.Conv2d(C, C, 1, bias=False), nn.Module()
+        self.block.conv1 = nn.Conv2d(C, C, 1, bias=False)
+        self.block.conv2 = nn.Conv2d(C, C, 1, bias=False)
+
+    def forward(self, x):
+        return self.block.conv2(torch.relu(self.block.conv1(torch.relu(self.first(x)))))
+
+
+class CountsOn(nn.Module):
+    """The same, with numbers from the first on."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.conv3 = (nn.Conv2d(C, C, 1, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        return self.conv3(torch.relu(self.conv2(torch.relu(self.conv1(x)))))
+
+
 class Nested(nn.Module):
     """Two stages with a norm each, and one of that name behind them."""
 
@@ -440,6 +464,7 @@ STYLES = {
     "cast layer by layer": (Pre, CastsEachLayer, IMAGE),
     "without walls, in another order": (Walled, WithoutWalls, IMAGE),
     "with another wall": (WithoutWalls, WithAnotherWall, IMAGE),
+    "numbered from the stem on": (Stem, CountsOn, IMAGE),
     "parts of one name behind a wall": (Nested, NestedDeeper, IMAGE),
     "cloned": (Post, Clones, IMAGE),
     "folded, of the shape of another": (Line, KeepsWhatItMade, ROW),

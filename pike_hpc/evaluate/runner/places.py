@@ -125,8 +125,11 @@ def place_by_end(
 
     Such as `bn1.weight` and `block.bn1.weight`: who builds a model of the same parts, with fewer
     walls or more, says so by names. Of a name at least a layer's and its tensor's must be there.
+    Of a size they say nothing where others count on, `conv2` and `conv3` for `conv1` and `conv2` in
+    a block: such a program numbers its layers its own way, and order is the better guess.
     """
     seen, taken = set(places), set(places.values())
+    found: dict[str, int] = {}
     waiting: dict[str, list[int]] = {}
     for i, slot in enumerate(slots):
         waiting.setdefault(_last_two(slot.name), []).append(i)
@@ -139,9 +142,12 @@ def place_by_end(
     for shared in sorted(pairs, reverse=True):  # what shares more of its name comes first
         left = [(name, i) for name, i in pairs[shared] if name not in seen and i not in taken]
         names, indices = Counter(name for name, _ in left), Counter(i for _, i in left)
-        places.update((name, i) for name, i in left if names[name] == indices[i] == 1)
+        found.update((name, i) for name, i in left if names[name] == indices[i] == 1)
         seen.update(names)
         taken.update(indices)
+    others = {_series(n, t) for n, t in own.items() if n not in places and n not in found}
+    own_way = {_series(n, own[n])[1:] for n in found if _series(n, own[n]) in others}
+    places.update((n, i) for n, i in found.items() if _series(n, own[n])[1:] not in own_way)
 
 
 def place_alike(
@@ -252,6 +258,11 @@ def _vague(waiting: Iterable[Any], asking: Iterable[Any]) -> set[Any]:
 
 def _with_leaf(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {name: (leaf_of(name), key) for name, key in keys.items()}
+
+
+def _series(name: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...] | None]:
+    """A name without its numbers, and the size of what has it."""
+    return re.sub(r"\d+", "", name), None if is_lazy(tensor) else tuple(tensor.shape)
 
 
 def _last_two(name: str) -> str:

@@ -170,14 +170,15 @@ class Hands:
         kept = self._drawn.kept(tensors)
         kept |= {n: at for n, at in given.items() if at in self._drawn and n in places}
         given = {n: at for n, at in given.items() if at not in self._drawn}
-        given |= self._copies({n: t for n, t in tensors.items() if n not in {**places, **given}})
+        settled = places.keys() | given.keys()
+        given |= self._copies({n: t for n, t in tensors.items() if n not in settled})
         held = self._held(tensors)
         made = self._made(tensors, places, held | given, kept, twin)
         # Where names tell otherwise than the order did, others wait for what is left by them.
         found = held | given
         moved = {n: i for n, i in places.items() if found.get(n, i) != i}
-        free = {found[n] for n in moved}
-        found = {n: i for n, i in found.items() if n in places or i not in moved.values()} | places
+        free, wanted = {found[n] for n in moved}, set(moved.values())
+        found = {n: i for n, i in found.items() if n in places or i not in wanted} | places
         exact = all(is_exact(tensors[n], slots[i]) for n, i in places.items())
         places = {n: i for n, i in found.items() if n not in made}
         if exact and own.keys() == named.keys() and places == named:
