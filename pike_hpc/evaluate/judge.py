@@ -25,7 +25,7 @@ from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.judge_anchor import Alone, time_alone
 from pike_hpc.evaluate.judge_arrays import arrays_among_inputs
-from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit
+from pike_hpc.evaluate.judge_bench import Bench, Unfit
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
 from pike_hpc.evaluate.judge_failures import ran_short, reference_failed
@@ -102,7 +102,7 @@ class Judge:
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = reference_failed(failed)
         except Unfit as error:
-            self.short = isinstance(error, Shortage)
+            self.short = ran_short(error)
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
@@ -145,9 +145,9 @@ class Judge:
             try:
                 self._judge_either_way(request, built, bench, link, outcome)
             except Exception as error:
-                short = ran_short(error) or isinstance(error, Shortage)
-                if not short or not (said := bench.overdrawn(link)):
+                if not ran_short(error) or not (said := bench.overdrawn(link)):
                     raise
+                traceback.print_exc()
                 self._warm.forget(request.task)
                 outcome.status = EvalStatus.OUT_OF_MEMORY
                 outcome.message = f"left no room to judge it in: {said}"

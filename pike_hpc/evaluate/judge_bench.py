@@ -161,14 +161,20 @@ class Bench:
     def overdrawn(self, candidate: RunnerLink) -> str:
         """What a candidate takes beyond the room that was demanded for it; empty for no more.
 
-        Its runner is ended: what comes free is what it held, whatever the driver calls it.
+        Also where its share of room was left all the same: then memory was short elsewhere. Its
+        runner is ended: what comes free is what it held, whatever the driver calls it.
         """
         if self._device.type != "cuda" or not candidate.attached:
             return ""
-        free = self._free_bytes()
+        share = self._footprint + OWN_BYTES
+        # A reference that ran short was ended, and what it held is free by now.
+        free = max(self._free_bytes() - (self._footprint if self._runner is None else 0), 0)
+        if free >= share:
+            return ""
+        before = self._free_bytes()
         candidate.end()
-        held = self._free_bytes() - free
-        if held <= self._footprint + OWN_BYTES:
+        held = self._free_bytes() - before
+        if held <= share:
             return ""
         return (
             f"it held {held / 2**30:.1f} GiB of the GPU, where the reference takes "

@@ -6,12 +6,12 @@ and among fixed sentences; none of them passes.
 
 from __future__ import annotations
 
-import re
 import signal
 
+from pike_hpc.evaluate.judge_bench import Shortage
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed
-from pike_hpc.evaluate.runner import Code, Op, code_of
+from pike_hpc.evaluate.runner import NO_MEMORY, Code, Op, code_of
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.records import EvalStatus
 
@@ -76,8 +76,6 @@ _WHILE = {
 FULL = "CUDA_ERROR_OUT_OF_MEMORY"
 """What the driver says of a GPU that has no memory left."""
 
-_NO_MEMORY = re.compile(r"bad_alloc|MemoryError|Cannot allocate memory|can't allocate memory")
-
 
 def explain(
     failed: RunnerFailed, ending: Ending, calls: int, allowed_s: float
@@ -108,7 +106,7 @@ def _gone(ending: Ending, doing: str) -> tuple[EvalStatus, str]:
     number = -status if status < 0 else status - 128
     if status in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return EvalStatus.OUT_OF_MEMORY, f"was killed {doing}, most likely for its memory"
-    if _NO_MEMORY.search(ending.tail[-4000:]):
+    if NO_MEMORY.search(ending.tail[-4000:]):
         return EvalStatus.OUT_OF_MEMORY, f"ran out of memory {doing}"
     if number > 0 and number in {s.value for s in signal.Signals}:
         return EvalStatus.RUNTIME_ERROR, f"crashed with {signal.Signals(number).name} {doing}"
@@ -134,6 +132,8 @@ def reference_failed(failed: RunnerFailed) -> str:
 
 def ran_short(error: BaseException) -> bool:
     """Whether the judge failed for want of memory, or the reference's runner did."""
+    if isinstance(error, Shortage):
+        return True
     if isinstance(error, RunnerFailed):
         return error.code is Code.OUT_OF_MEMORY
     if isinstance(error, DeviceMemoryError):

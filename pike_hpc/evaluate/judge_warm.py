@@ -126,7 +126,8 @@ class Warm:
         exam = bench.exam(by, secrets)
         reference = bench.reference(by, secrets)
         self._shares = True
-        bench.demand_room()
+        if by is WeightsBy.STATE:  # afterwards the candidate is there, and has its room
+            bench.demand_room()
         return exam, reference
 
     def _evict_all_but(self, bench: Bench) -> bool:

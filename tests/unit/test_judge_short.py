@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from pike_hpc.evaluate import judge_bench  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit  # noqa: E402
-from pike_hpc.evaluate.judge_failures import ran_short  # noqa: E402
+from pike_hpc.evaluate.judge_failures import explain, ran_short  # noqa: E402
 from pike_hpc.evaluate.judge_host import Ending  # noqa: E402
 from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402
 from pike_hpc.evaluate.judge_memory import Place  # noqa: E402
@@ -17,6 +17,7 @@ from pike_hpc.evaluate.judge_outcome import Outcome  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_truth import WeightsBy  # noqa: E402
 from pike_hpc.evaluate.judge_verdict import NeedSeed  # noqa: E402
+from pike_hpc.evaluate.judge_warm import Warm  # noqa: E402
 from pike_hpc.evaluate.runner import Code, Op  # noqa: E402
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError  # noqa: E402
 from pike_hpc.records import EvalRequest, EvalStatus, Task  # noqa: E402
@@ -68,12 +69,16 @@ class Candidate:
         return Ending(status=None, tail="its log")
 
 
-def judged(candidate, *errors, footprint=REFERENCE):
-    """The result, and the judge, where judging on weights of one kind and the other raises."""
+def judged(candidate, *errors, reference=REFERENCE):
+    """The result, and the judge, where judging on weights of one kind and the other raises.
+
+    `reference`: what its runner holds by then; 0: it was ended.
+    """
     bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
     bench._device = torch.device("cuda")
-    bench._footprint = footprint
-    bench._free_bytes = lambda: TOTAL - REFERENCE - candidate.held
+    bench._footprint = REFERENCE
+    bench._runner = object() if reference else None
+    bench._free_bytes = lambda: TOTAL - reference - candidate.held
     bench.start = lambda: None
     forgotten = []
     judge = object.__new__(Judge)
@@ -119,6 +124,20 @@ def test_a_task_that_does_not_fit_is_no_fault_of_a_candidate(error, held, attach
     assert judge.short
 
 
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: no")])
+def test_nor_where_its_share_of_the_gpu_is_left(error):
+    """The host ran short, of which a candidate's limits are kept elsewhere."""
+    outcome, judge, _ = judged(Candidate(40 * GIB), error)
+    assert outcome.status is EvalStatus.JUDGE_ERROR
+    assert judge.short
+
+
+def test_what_a_reference_held_that_was_ended_was_not_there_for_it():
+    outcome, _, _ = judged(Candidate(69 * GIB), Shortage("no room"), reference=0)
+    assert outcome.status is EvalStatus.OUT_OF_MEMORY
+    assert "takes 10.0 GiB and 1.0 GiB were left" in outcome.message
+
+
 @pytest.mark.parametrize("error", OTHERS, ids=repr)
 def test_nor_is_what_is_no_want_of_memory(error):
     outcome, judge, _ = judged(Candidate(69 * GIB), error)
@@ -159,3 +178,35 @@ def test_on_a_cpu_nobody_asks_what_a_candidate_holds():
 def test_want_of_memory_is_known(error):
     assert ran_short(error)
     assert not any(map(ran_short, OTHERS))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: out of memory",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "Triton Error [CUDA]: out of memory",
+        "cudaErrorMemoryAllocation",
+        "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    ],
+)
+def test_a_process_that_dies_of_a_full_gpu_ran_out_of_memory(said):
+    failed = RunnerFailed(1, "gone", Op.CALL)
+    status, _ = explain(failed, Ending(status=1, tail=f"RuntimeError: {said}"), 3, 60.0)
+    assert status is EvalStatus.OUT_OF_MEMORY
+    assert ran_short(RuntimeError(said))
+    resources = Ending(status=1, tail="triton: out of resource: shared memory, Required: 300000")
+    assert explain(failed, resources, 3, 60.0)[0] is EvalStatus.RUNTIME_ERROR
+
+
+@pytest.mark.parametrize(("by", "demanded"), [(WeightsBy.STATE, 1), (WeightsBy.SEED, 0)])
+def test_room_is_demanded_before_the_candidate_is_there(by, demanded):
+    asked = []
+    warm = object.__new__(Warm)
+    warm._shares = False
+    bench = SimpleNamespace(
+        exam=lambda *_: None, reference=lambda *_: None, demand_room=lambda: asked.append(by)
+    )
+    warm.reference(bench, by, None)
+    assert len(asked) == demanded

@@ -8,7 +8,18 @@ seal, program, places, drawn, weights, fit, trees, state, serve.
 from .doorbell import PAGE_BYTES, Page
 from .places import STATISTICS, slots_of
 from .profile import HEAD, MAGIC, ROW, SHEET_BYTES, TOP
-from .protocol import BELL, DONE, MIXTURE_BITS, Code, Op, Source, code_of, is_other, kept_answers
+from .protocol import (
+    BELL,
+    DONE,
+    MIXTURE_BITS,
+    NO_MEMORY,
+    Code,
+    Op,
+    Source,
+    code_of,
+    is_other,
+    kept_answers,
+)
 from .serve import main
 from .state import STATE_BYTES, State
 from .trees import unflatten
@@ -20,6 +31,7 @@ __all__ = [
     "HEAD",
     "MAGIC",
     "MIXTURE_BITS",
+    "NO_MEMORY",
     "PAGE_BYTES",
     "ROW",
     "SHEET_BYTES",

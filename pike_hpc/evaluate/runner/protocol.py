@@ -135,9 +135,13 @@ class phase:  # noqa: N801 - reads as the statement it is
             raise Refused(self._code if code is Code.RAISED else code) from None
 
 
-_FULL = re.compile("DefaultCPUAllocator|Cannot allocate memory|out of memory|_ALLOC_FAILED")
-"""How host, CUDA, Triton and cuBLAS say it where torch's allocator was not asked: kernels that are
-loaded late, handles and workspaces take their memory themselves."""
+NO_MEMORY = re.compile(
+    r"out[ _]of[ _]memory|MemoryError|bad_alloc|can(no|')t allocate memory|DefaultCPUAllocator"
+    r"|ALLOC(ATION)?_FAILED|MemoryAllocation",
+    re.IGNORECASE,
+)
+"""How host, CUDA, Triton, cuBLAS and cuDNN say it, also where torch's allocator was not asked:
+kernels that are loaded late, handles and workspaces take their memory themselves."""
 
 
 def code_of(error: BaseException) -> Code:
@@ -148,7 +152,7 @@ def code_of(error: BaseException) -> Code:
         text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     except Exception:  # the program's own __str__
         return Code.RAISED
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _FULL.search(text):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or NO_MEMORY.search(text):
         return Code.OUT_OF_MEMORY
     if text.startswith(("torch._inductor.", "torch._dynamo.exc.Backend", "triton.compiler.")):
         return Code.COMPILE_FAILED
