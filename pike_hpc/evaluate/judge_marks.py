@@ -252,11 +252,11 @@ class Marker:
         shipped = max(self._exam.reference_errors, default=0.0)
         # Where half is not offered, wrong answers are as near as its own.
         offered = Tier.HALF in self._asked and all(Tier.HALF in s.limits for s in self._scales)
-        half = self._exam.half_noise if offered else 0.0
-        own = {
-            "torch's own flags": (shipped, AS_GOOD * shipped),
-            "bfloat16": (half, min(AS_GOOD * half, ROUNDED)),
-        }
+        half = self._exam.half_noise
+        bfloat16 = half, min(AS_GOOD * half, ROUNDED)
+        own = {"torch's own flags": (shipped, AS_GOOD * shipped)}
+        if offered:
+            own["bfloat16"] = bfloat16
         said, end = told_apart(worst, limit)
         for arithmetic, (error, most) in own.items():
             if limit < worst <= most:
@@ -266,8 +266,7 @@ class Marker:
                     f"{arithmetic} ({error:.1e}): at this precision the task tells nothing; only "
                     f"programs within {end} can be judged",
                 )
-        own_half = min(AS_GOOD * self._exam.half_noise, ROUNDED)
-        unoffered = Tier.HALF in self._asked and not offered and worst <= own_half
+        unoffered = Tier.HALF in self._asked and not offered and worst <= bfloat16[1]
         return wrong(
             f"error {said} of the signal is over {end}, the loosest limit here"
             + (NOT_OFFERED if unoffered else "")

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pike_hpc.records import EvalStatus, UsageError
+from pike_hpc.records import JUDGE_VERSION, EvalStatus, UsageError
 from pike_hpc.search.view import TaskView
 
 _UNJUDGED = 8
-"""Programs without a verdict, and none with one, after which a task is given up: a worker rests
-between failures of its own, so that other workers have had a turn by then."""
+"""So many programs that nobody could judge, and none that somebody could, end a task."""
+
+_WITHOUT_REFERENCE = (EvalStatus.REJECTED, EvalStatus.BUILD_ERROR, EvalStatus.WORKER_LOST)
+"""Verdicts that need none, so that they say nothing about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +73,20 @@ def why_no_device_time(view: TaskView, limits: Limits) -> str | None:
 
 
 def why_unjudgeable(view: TaskView) -> str | None:
-    """Why nothing more is worth spending on a task of which no program was ever judged.
+    """Why nothing more is worth spending on a task whose reference nobody could run here.
 
-    A lane that fails is another one's turn next; a task that does not fit the device, or whose
-    reference fails there, has no verdict on any program, and models would be asked for nothing.
+    Where it does not fit the device, or fails there, no program has a verdict, and models would be
+    asked for nothing. Programs that were judged but for their precision or a noisy lane don't
+    count, nor do those that never came to be held against the reference.
     """
-    verdicts = view.verdicts.values()
-    if len(verdicts) < _UNJUDGED:
+    held = [c for c, v in view.verdicts.items() if v.status not in _WITHOUT_REFERENCE]
+    if any(view.verdicts[c].status is not EvalStatus.JUDGE_ERROR for c in held):
         return None
-    if any(verdict.status is not EvalStatus.JUDGE_ERROR for verdict in verdicts):
+    results = [view.results[c] for c in held] if len(held) >= _UNJUDGED else []
+    failed = [r for r in results if r.correctness is None and r.key.judge_version == JUDGE_VERSION]
+    if len(failed) < _UNJUDGED:
         return None
-    said = view.results[next(reversed(view.verdicts))].message
-    return f"Of {len(verdicts)} programs none could be judged, the last because: {said}"
+    return f"Of {len(failed)} programs none could be judged, the last because: {failed[-1].message}"
 
 
 def may_evaluate(view: TaskView, limits: Limits) -> bool:

@@ -13,8 +13,8 @@ from builders.searches import by_rules, open_search, task_setup
 from pike_hpc.agent import AgentOptions, Controller, run_agent
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.proposers.rules import portfolio
-from pike_hpc.records import EvalStatus, Tier
-from pike_hpc.search import Limits
+from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
+from pike_hpc.search import Limits, why_unjudgeable
 from pike_hpc.tasks import find_task
 from pike_hpc.worker import SimulatedJudge, simulated_result
 
@@ -210,24 +210,56 @@ def test_device_time_that_is_used_up_ends_the_search_with_requests_waiting(tmp_p
     one.close()
 
 
-@pytest.mark.parametrize("first", [EvalStatus.JUDGE_ERROR, EvalStatus.WRONG_RESULT])
-def test_a_task_that_nobody_can_judge_ends_with_what_the_judge_said(tmp_path, first):
+UNJUDGED = {"status": EvalStatus.JUDGE_ERROR, "message": "no room"}
+MEASURED = {
+    **UNJUDGED,
+    "correctness": Correctness(
+        relative_error=0.1,
+        limit=0.01,
+        seeds=3,
+        reference_precision="float64",
+        legacy=LegacyVerdicts(pike=False, kernelbench=False),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "given_up_after"),
+    [
+        (UNJUDGED, 8),
+        ({"status": EvalStatus.BUILD_ERROR}, 9),
+        ({"status": EvalStatus.WRONG_RESULT}, None),
+        (MEASURED, 9),
+    ],
+)
+def test_a_task_that_nobody_can_judge_ends_with_what_the_judge_said(
+    tmp_path, first, given_up_after
+):
     mailbox, limits = MemoryMailbox(), Limits()
     by_all_rules = by_rules(portfolio("cuda"), limits)
     setup = task_setup(find_task("level3-pike/43"), by_all_rules, limits, device_kind="cuda")
     one = open_search(tmp_path, setup, mailbox)
-    statuses = itertools.chain([first], itertools.repeat(EvalStatus.JUDGE_ERROR))
+    said = itertools.chain([first], itertools.repeat(UNJUDGED))
     while not one.search_ended:
         one.advance(1 - one.in_flight)
         for claim in mailbox.claim("w", frozenset(["cuda"]), limit=1):
             mailbox.judging(claim)
-            said = {"status": next(statuses), "timing": None, "tier": None, "message": "no room"}
-            mailbox.commit(claim, replace(simulated_result(claim.request, 1), **said))
+            mailbox.commit(claim, told(claim.request, **next(said)))
         one.collect()
     given_up = "Of 8 programs none could be judged, the last because: no room"
-    assert (one.view.ended == given_up) is (first is EvalStatus.JUDGE_ERROR)
-    assert (len(one.view.verdicts) == 8) is (first is EvalStatus.JUDGE_ERROR)
+    assert (one.view.ended == given_up) is (given_up_after is not None)
+    assert len(one.view.verdicts) == given_up_after or given_up_after is None
+    assert len(one.view.verdicts) > 7
     one.close()
+    older = one.view.results.items()
+    one.view.results = {c: replace(r, key=replace(r.key, judge_version="1")) for c, r in older}
+    assert why_unjudgeable(one.view) is None, "another judge may know better"
+
+
+def told(request, *, status, message="", correctness=None):
+    """A verdict that says so."""
+    rest = {"timing": None, "tier": None, "profile": None, "correctness": correctness}
+    return replace(simulated_result(request, 1), status=status, message=message, **rest)
 
 
 class Counting:
