@@ -113,10 +113,11 @@ def resume(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     """Stop the jobs of a run; every journalled verdict stays."""
     run = Run.open(options.run_dir)
+    processes.call_off(run)
     try:
         jobs = slurm_jobs.cancel(run)
     finally:
-        stopped = processes.call_off(run)
+        stopped = processes.stop(run)
     cancelled = f"cancelled {jobs} jobs, " if jobs else ""
     print(f"{cancelled}stopped {stopped} processes; all data is kept in {run.dir}", file=sys.stderr)
     print(f"continue with: pike-hpc resume {run.dir}", file=sys.stderr)

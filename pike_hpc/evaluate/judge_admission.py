@@ -44,7 +44,7 @@ are so much alike that hardly anything depends on them."""
 
 SCORES = "scores_flat"
 PLAIN = "plain_layer_skipped"
-"""A layer without parameters: what float32 can't tell from its input is no wrong answer."""
+"""A layer without parameters: what the strictest tier can't tell from its input is not wrong."""
 FAINT = frozenset({SCORES, UNREAD, PLAIN})
 """Fresh weights make these mild: a tier may end nearer for their sake."""
 TIMED_K = 2.0

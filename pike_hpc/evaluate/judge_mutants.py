@@ -76,8 +76,8 @@ def layer_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
 def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]:
     """Contexts in which a module without parameters lets its input through, by its name.
 
-    Only those whose output has their input's shape can be left out so: activations, norms and
-    pools with a stride of one. Of many MOST_PLAIN are tried. Arguments as of `layer_edits`.
+    Only those that give another tensor of their input's shape: activations, norms and pools with a
+    stride of one. Of many MOST_PLAIN are tried. Arguments as of `layer_edits`.
     """
     plain = {
         name: module
@@ -89,7 +89,9 @@ def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
     def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             tensors = [value for value in (*args[:1], output) if torch.is_tensor(value)]
-            if len(tensors) > 1 and tensors[0].shape == tensors[1].shape:
+            same_shape = len(tensors) > 1 and tensors[0].shape == tensors[1].shape
+            # Dropout gives what it was given.
+            if same_shape and not torch.equal(*(t.to(tensors[0].dtype) for t in tensors)):
                 fitting.add(name)
 
         return hook

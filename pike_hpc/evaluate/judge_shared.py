@@ -34,7 +34,7 @@ class Frame:
     """Which of the weights are parameters; the others are buffers."""
     layers: tuple[tuple[str, tuple[int, ...]], ...]
     """Kind and weights of torch's own layers, in the order in which the reference makes them."""
-    on_host: tuple[int, ...] = ()
+    on_host: tuple[int, ...]
     """Which outputs the reference itself leaves on the host; all of them where the device is it."""
 
 

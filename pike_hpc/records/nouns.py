@@ -74,7 +74,7 @@ class EvalStatus(enum.StrEnum):
     RUNTIME_ERROR = "RUNTIME_ERROR"
     """Raised, crashed, exited, or its doorbell was lost."""
     WRONG_STRUCTURE = "WRONG_STRUCTURE"
-    """Number, shape or type of outputs differ, or the weights have no place in it."""
+    """Number, shape, type or device of outputs differ, or the weights have no place in it."""
     WRONG_RESULT = "WRONG_RESULT"
     """Values differ from the reference, or bytes were never written."""
     TIMEOUT = "TIMEOUT"

@@ -102,6 +102,7 @@ def start(tmp_path):
         weight_slots=(),
         parameters=(),
         layers=(),
+        on_host=(),
     )
     host = PlainHost(tmp_path)
     with contextlib.ExitStack() as stack:
@@ -372,6 +373,7 @@ def test_calls_share_a_window_where_taking_an_answer_is_no_turn_of_the_gpu():
             weight_slots=(),
             parameters=(),
             layers=(),
+            on_host=(),
         )
         answers = answers_in(frame, inputs)
         return answers, places_for(frame, answers=answers, resets=resets)

@@ -389,12 +389,29 @@ def test_a_worker_that_drains_is_not_killed():
 
 def test_who_follows_a_cancelled_run_leaves_and_starts_nothing(run, capsys):
     before, launcher, _ = follow(run)
-    assert call_off(run) == 0
+    call_off(run)
     after, later, _ = follow(run)
     assert before.keep_going() == 130
     assert f"continue with: pike-hpc resume {run.dir}" in capsys.readouterr().err
     assert launcher.started == []
     assert after.keep_going() == 0
     assert later.started == ["worker", "agent"]
-    assert call_off(run) == 0
+    call_off(run)
     assert after.keep_going() == 130
+
+
+def test_nothing_is_started_that_was_called_off_since_the_look_began(run):
+    class Cancelled(NotedLauncher):
+        def submit(self, jobs):
+            super().submit(jobs)
+            call_off(run)
+
+    keeper, launcher, _ = follow(run, Cancelled())
+    assert keeper.keep_going() == 0
+    assert launcher.started == ["worker"], "cancelled before the agent's turn"
+
+
+def test_a_disk_that_takes_no_mark_keeps_nobody_from_cancelling(run, capsys):
+    (run.dir / "slurm").write_text("no folder")
+    call_off(run)
+    assert "may start jobs again" in capsys.readouterr().err

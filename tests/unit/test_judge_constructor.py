@@ -105,6 +105,7 @@ def differs(reference):
         layers=tuple(
             (kind, tuple(map(names.index, own))) for kind, own in layers_made(model, made)
         ),
+        on_host=(),
     )
     beside = [t.clone() for t in beside_state(fresh())]
     return differs_when_given(fresh, frame, state, beside, torch.device("cpu"), twice=True)

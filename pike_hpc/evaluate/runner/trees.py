@@ -106,7 +106,7 @@ def _refusal(code: Code, wanted: str, found: str) -> Refused:
 
 
 def as_tensor(leaf: Any, slot: torch.Tensor, home: str) -> Any:
-    """The leaf, if its bytes may fill the slot: same shape, same kind of number, same device.
+    """The leaf, if its bytes may fill the slot: same shape, same kind of number, same home.
 
     What the reference brings to the host may stay on the device: the way to the slot is timed, too.
 
