@@ -29,7 +29,7 @@ from pike_hpc.cli.starting import (
     worker_pids,
 )
 from pike_hpc.journal import Held, WriterLock, held_for_s
-from pike_hpc.launch import Job, Launcher
+from pike_hpc.launch import Job, JobRecord, Launcher
 from pike_hpc.machine import below
 from pike_hpc.mailbox import STARTING
 from pike_hpc.records import Paused, TryAgainLater
@@ -229,6 +229,8 @@ def call_off(run: Run) -> None:
 def stop(run: Run, *, starts_s: float = _START_S, leaves_s: float | None = None) -> int:
     """Ask every process of the run on this machine to leave, then kill; how many there were.
 
+    Those that somebody starts meanwhile, who goes on with the run already, are let be.
+
     Args:
         run: whose.
         starts_s: how long one that is just starting gets to show itself: then it leaves in order.
@@ -237,13 +239,20 @@ def stop(run: Run, *, starts_s: float = _START_S, leaves_s: float | None = None)
     leaves_s = leave_s() if leaves_s is None else leaves_s
     wait_for(lambda: not all_unshown(run), starts_s)
     silent, pids = all_unshown(run), pids_of(run)
-    for pid in {*pids, *itertools.chain(*map(pids_below, silent))}:
+    told = {*pids, *itertools.chain(*map(pids_below, silent))}
+    for pid in told:
         _signal(pid, signal.SIGTERM)
-    if not wait_for(lambda: not (pids_of(run) or all_unshown(run)), leaves_s):
-        starting = {beat.pid for beat in beats(run) if beat.state == STARTING}
+
+    def left() -> tuple[set[int], tuple[JobRecord, ...]]:
+        mine = told.union(*map(pids_below, silent))  # one that showed itself since among them
+        return mine.intersection(pids_of(run)), tuple(j for j in all_unshown(run) if j in silent)
+
+    if not wait_for(lambda: not any(left()), leaves_s):
+        shown, unseen = left()
+        starting = {beat.pid for beat in beats(run) if beat.state == STARTING} & shown
         # What a trial started has a session of its own, and would outlive its worker.
-        trees = [pids_below(job) for job in all_unshown(run)] + [below(pid) for pid in starting]
-        for pid in {*pids_of(run), *itertools.chain(*trees)}:
+        trees = [pids_below(job) for job in unseen] + [below(pid) for pid in starting]
+        for pid in shown.union(*trees):
             _signal(pid, signal.SIGKILL)
     return len(pids) + len(silent)
 

@@ -264,6 +264,26 @@ def test_one_that_may_not_be_signalled_keeps_no_other_alive(run, held, monkeypat
     assert wait_for(lambda: all(start_ticks(pid) is None for pid in pids), 10)
 
 
+def test_what_somebody_starts_meanwhile_is_let_be(run, held, monkeypatch):
+    """As who resumes a run while its last follower still stops it."""
+    job, pids = held
+    append_jobs(run.dir, (record("worker", job.pid),))
+    kill = os.kill
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as resumed:
+
+        def start_another(pid, number):
+            if number == signal.SIGTERM:
+                append_jobs(run.dir, (record("worker", resumed.pid),))
+                run.mailbox.beat(beat("judging", "", resumed.pid, name="resumed"))
+            kill(pid, number)
+
+        monkeypatch.setattr(os, "kill", start_another)
+        assert stop(run, starts_s=0.5, leaves_s=0.5) == 1
+        monkeypatch.undo()
+        assert wait_for(lambda: all(start_ticks(pid) is None for pid in pids), 10)
+        assert resumed.poll() is None
+
+
 def put_work(run):
     request = EvalRequest(
         task=run.tasks[0], candidate_source="x = 1", device_kind="cpu", image_digest="test"
