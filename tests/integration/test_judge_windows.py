@@ -73,7 +73,8 @@ class PlainHost:
     def spawn(self, role, address):
         argv = [sys.executable, "-I", "-B", "-u", "-c", START]
         argv += [str(RUNNER), str(address), "cpu"]
-        self._runners.append(subprocess.Popen(argv, cwd=self._folder))
+        environ = os.environ | {"TMPDIR": str(self._folder)}
+        self._runners.append(subprocess.Popen(argv, cwd=self._folder, env=environ))
         return len(self._runners) - 1
 
     def owns(self, number, pid):

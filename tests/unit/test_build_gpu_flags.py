@@ -1,6 +1,7 @@
 """Builds without a GPU: what asks for the one that is here is compiled for that of the run."""
 
 import subprocess
+import tempfile
 
 import pytest
 
@@ -9,6 +10,12 @@ pytest.importorskip("torch")
 from pike_hpc.evaluate.runner.build import Workshop, for_arch
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path, monkeypatch):
+    """In a sandbox /tmp goes with it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.mark.parametrize(

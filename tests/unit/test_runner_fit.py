@@ -1,6 +1,7 @@
 """How a runner calls programs, and how these take their weights: in the test's own process."""
 
 import dataclasses
+import tempfile
 
 import pytest
 
@@ -17,8 +18,9 @@ NEAR = 1e-4
 
 
 @pytest.fixture
-def started():
+def started(tmp_path, monkeypatch):
     """Starts a runner for a program, which has not loaded it yet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     runners, dtype = [], torch.get_default_dtype()
 
     def start(source, task=TASK, **options):
