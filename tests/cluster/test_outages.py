@@ -57,7 +57,7 @@ def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(slurm, rehearsal, u
             disk.fill()
             return (slurm.folder / "run/slurm/no-room").exists()
 
-        await_that(agent_waits, True)
+        await_that(agent_waits, True, within_s=300)  # signs of life take most of the pages
         assert said in rehearsal.status()["notes"]
         before = rehearsal.judged()
         disk.free()
