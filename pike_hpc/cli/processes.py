@@ -38,7 +38,7 @@ __all__ = [
     "LocalJobs",
     "Plan",
     "agents_of",
-    "call_off",
+    "announce_cancel",
     "leave_s",
     "only_starter",
     "pids_of",
@@ -59,7 +59,7 @@ _AT_IT_S = 300.0
 _GIVE_BACK_S = 15.0
 """How long a worker may take to end what it no longer lets go on, and to give it back."""
 
-CALLED_OFF = 130
+_CANCELLED = 130
 """Exit code of a follower whose run somebody else has cancelled: as after its own Ctrl-C."""
 
 _RESTARTS = 5
@@ -85,13 +85,13 @@ class LocalJobs:
         self._judged = 0
         self._said = ""
         self._late = Late(run, clock, _say)
-        self._called_off = _called_off(run.dir)
+        self._last_cancel = _last_cancel(run.dir)
 
     def keep_going(self) -> int:
         """Start what is missing. 0, or the exit code with which a job gave up or all is to end."""
-        if self._is_called_off():
+        if self._is_cancelled():
             _say(f"this run was cancelled; continue with: pike-hpc resume {self._run.dir}")
-            return CALLED_OFF
+            return _CANCELLED
         gave_up = self._paused()
         if gave_up is not None and not agents_of(self._run):
             _say(gave_up.reason)
@@ -120,10 +120,10 @@ class LocalJobs:
         """Ask all to leave, then make them."""
         stop(self._run)
 
-    def _is_called_off(self) -> bool:
+    def _is_cancelled(self) -> bool:
         try:
-            return _called_off(self._run.dir) != self._called_off
-        except OSError:  # a file system that fails for a moment calls nothing off
+            return _last_cancel(self._run.dir) != self._last_cancel
+        except OSError:  # a file system that fails for a moment cancels nothing
             return False
 
     def _missing(self, kind: str) -> Sequence[Job]:
@@ -143,9 +143,9 @@ class LocalJobs:
             return 0
         try:
             with only_starter(self._run.dir) as mine:
-                # Whoever calls a run off says so before he stops what is missing here.
+                # Whoever cancels a run says so before he stops what is missing here.
                 missing = self._missing(kind) if mine else ()
-                if self._is_called_off():
+                if self._is_cancelled():
                     return 0
                 # None: another follower of this run has just started them.
                 return self._start(kind, missing) if missing else 0
@@ -212,7 +212,7 @@ def start_lock(run_dir: Path) -> Path:
     return run_dir / "slurm" / "locks" / "start"
 
 
-def call_off(run: Run) -> None:
+def announce_cancel(run: Run) -> None:
     """Tell whoever follows the run, on any machine, to leave and to start none of its jobs again.
 
     Before they are stopped: a follower would take them for dead. A file system that takes no mark
@@ -274,7 +274,7 @@ def pids_of(run: Run) -> tuple[int, ...]:
     return tuple(sorted(worker_pids(run) | agent_pids(run)))
 
 
-def _called_off(run_dir: Path) -> str:
+def _last_cancel(run_dir: Path) -> str:
     """Which cancel was the last; empty where there was none."""
     try:
         return _mark(run_dir).read_text("utf-8")

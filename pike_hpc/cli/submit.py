@@ -113,7 +113,7 @@ def resume(options: argparse.Namespace) -> int:
 def cancel(options: argparse.Namespace) -> int:
     """Stop the jobs of a run; every journalled verdict stays."""
     run = Run.open(options.run_dir)
-    processes.call_off(run)
+    processes.announce_cancel(run)
     try:
         jobs = slurm_jobs.cancel(run)
     finally:

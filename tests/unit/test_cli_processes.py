@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from pike_hpc.cli.processes import LocalJobs, agents_of, call_off, leave_s, pids_of, stop
+from pike_hpc.cli.processes import LocalJobs, agents_of, announce_cancel, leave_s, pids_of, stop
 from pike_hpc.cli.run import Run, tasks_of, wait_for
 from pike_hpc.cli.starting import BEGIN_S, all_unshown, unshown
 from pike_hpc.config import resolve
@@ -409,22 +409,22 @@ def test_a_worker_that_drains_is_not_killed():
 
 def test_who_follows_a_cancelled_run_leaves_and_starts_nothing(run, capsys):
     before, launcher, _ = follow(run)
-    call_off(run)
+    announce_cancel(run)
     after, later, _ = follow(run)
     assert before.keep_going() == 130
     assert f"continue with: pike-hpc resume {run.dir}" in capsys.readouterr().err
     assert launcher.started == []
     assert after.keep_going() == 0
     assert later.started == ["worker", "agent"]
-    call_off(run)
+    announce_cancel(run)
     assert after.keep_going() == 130
 
 
-def test_nothing_is_started_that_was_called_off_since_the_look_began(run):
+def test_nothing_is_started_once_a_run_is_cancelled_during_a_look(run):
     class Cancelled(NotedLauncher):
         def submit(self, jobs):
             super().submit(jobs)
-            call_off(run)
+            announce_cancel(run)
 
     keeper, launcher, _ = follow(run, Cancelled())
     assert keeper.keep_going() == 0
@@ -433,5 +433,5 @@ def test_nothing_is_started_that_was_called_off_since_the_look_began(run):
 
 def test_a_disk_that_takes_no_mark_keeps_nobody_from_cancelling(run, capsys):
     (run.dir / "slurm").write_text("no folder")
-    call_off(run)
+    announce_cancel(run)
     assert "may start jobs again" in capsys.readouterr().err
