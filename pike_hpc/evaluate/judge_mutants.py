@@ -7,7 +7,7 @@ parameters of its own. Experts that share the work of one layer are one layer.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,10 @@ MOST_LAYERS = 24
 
 MOST_PLAIN = 12
 """Of modules without parameters, likewise."""
+
+LEAST_SHARE = 0.02
+"""Of the bytes that modules read and write: what an interval is wide at its best on a GPU (twice
+`judge.HALF_WIDTH`)."""
 
 ZEROED_STRIDE = 97
 """Every so many weights one is zeroed: about 1 %, never in step with a power of two."""
@@ -74,39 +78,52 @@ def layer_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
 
 
 def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]:
-    """Contexts in which a module without parameters lets its input through, by its name.
+    """Contexts in which modules without parameters let their inputs through, by name or kind.
 
     Only those that give another tensor of their input's shape: activations, norms and pools with a
-    stride of one. Of many MOST_PLAIN are tried. Arguments as of `layer_edits`.
+    stride of one. A module is left out alone where it moves LEAST_SHARE of what the model's modules
+    move, and all of a kind (`every SiLU`) where they do together: who saves less gains nothing that
+    a timing would show. Of many that are tried alone MOST_PLAIN are. Arguments as of `layer_edits`.
     """
-    plain = {
-        name: module
-        for name, module in model.named_modules()
-        if name and not any(True for _ in (*module.children(), *module.parameters()))
-    }
-    fitting: set[str] = set()
+    moved: dict[str, int] = {}
+    """Bytes of inputs and outputs, by name."""
+    plain: dict[str, nn.Module] = {}
 
     def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             tensors = [value for value in (*args[:1], output) if torch.is_tensor(value)]
+            moved[name] = moved.get(name, 0) + sum(t.numel() * t.element_size() for t in tensors)
             same_shape = len(tensors) > 1 and tensors[0].shape == tensors[1].shape
             # Dropout gives what it was given.
-            if same_shape and not torch.equal(*(t.to(tensors[0].dtype) for t in tensors)):
-                fitting.add(name)
+            if (
+                same_shape
+                and not any(True for _ in module.parameters())
+                and not torch.equal(*(t.to(tensors[0].dtype) for t in tensors))
+            ):
+                plain[name] = module
 
         return hook
 
-    hooks = []
-    for name, module in plain.items():
-        with contextlib.suppress(RuntimeError):  # a compiled module takes no hooks
-            hooks.append(module.register_forward_hook(note(name)))
-    try:
+    leaves = [(n, m) for n, m in model.named_modules() if n and not any(True for _ in m.children())]
+    with _hooked((m, note(name)) for name, m in leaves):
         call()
-    finally:
-        for handle in hooks:
-            handle.remove()
-    found = [{name: _skipping([m], through=True)} for name, m in plain.items() if name in fitting]
-    return {name: edit for edits in _spread(found, MOST_PLAIN) for name, edit in edits.items()}
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    least = LEAST_SHARE * (weights + sum(moved.values()))
+    kinds: dict[str, list[str]] = {}
+    for name in (name for name, _ in leaves if name in plain):
+        kinds.setdefault(type(plain[name]).__name__, []).append(name)
+    together = {
+        f"every {kind}": _skipping([plain[name] for name in names], through=True)
+        for kind, names in kinds.items()
+        if len(names) > 1 and sum(moved[name] for name in names) >= least
+    }
+    alone = [
+        {name: _skipping([plain[name]], through=True)}
+        for name, _ in leaves
+        if name in plain and moved[name] >= least
+    ]
+    spread = _spread(alone, MOST_PLAIN)
+    return together | {name: edit for edits in spread for name, edit in edits.items()}
 
 
 def zeroed_weights(model: nn.Module) -> Edit | None:
@@ -142,15 +159,8 @@ def _watched(model: nn.Module, call: Callable[[], object]) -> list[Layer]:
 
         return hook  # type: ignore[return-value]
 
-    hooks = []
-    for layer in layers:
-        with contextlib.suppress(RuntimeError):  # a compiled module takes no hooks
-            hooks.append(layer.modules[0].register_forward_hook(note(layer), with_kwargs=True))
-    try:
+    with _hooked(((layer.modules[0], note(layer)) for layer in layers), with_kwargs=True):
         call()
-    finally:
-        for hook in hooks:
-            hook.remove()
     groups: dict[str, list[Layer]] = {}
     for layer in layers:
         groups.setdefault(layer.list_name, []).append(layer)
@@ -162,6 +172,19 @@ def _watched(model: nn.Module, call: Callable[[], object]) -> list[Layer]:
             for layer in group[1:]:
                 layers.remove(layer)
     return [layer for layer in layers if layer.sizes]
+
+
+@contextmanager
+def _hooked(
+    watched: Iterable[tuple[nn.Module, Callable[..., None]]], *, with_kwargs: bool = False
+) -> Iterator[None]:
+    """Have hooks called after their modules."""
+    with contextlib.ExitStack() as stack:
+        for module, hook in watched:
+            with contextlib.suppress(RuntimeError):  # a compiled module takes no hooks
+                handle = module.register_forward_hook(hook, with_kwargs=with_kwargs)
+                stack.callback(handle.remove)
+        yield
 
 
 def _are_experts(group: Sequence[Layer]) -> bool:

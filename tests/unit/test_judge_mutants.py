@@ -217,12 +217,32 @@ def test_layers_without_parameters_let_their_input_through():
     assert torch.equal(model(x), before)
 
 
-def test_of_many_layers_without_parameters_some_are_tried():
-    layers = [nn.Sequential(nn.Dropout(), nn.Tanh()) for _ in range(40)]
+def test_of_many_layers_without_parameters_some_are_tried_alone():
+    layers = [nn.Sequential(nn.Dropout(), nn.Tanh()) for _ in range(20)]
     model = nn.Sequential(nn.Linear(2, 2), *layers).eval()
     edits = list(plain_edits(model, lambda: model(torch.ones(1, 2))))
-    assert len(edits) == MOST_PLAIN
-    assert (edits[0], edits[-1]) == ("1.1", "40.1")
+    assert len(edits) == 1 + MOST_PLAIN
+    assert (edits[0], edits[1], edits[-1]) == ("every Tanh", "1.1", "20.1")
+
+
+def test_small_layers_without_parameters_are_left_out_together():
+    torch.manual_seed(0)
+    pairs = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sigmoid()) for _ in range(40)]
+    model, x = nn.Sequential(*pairs).eval(), torch.randn(8, 4)
+    edits = plain_edits(model, lambda: model(x))
+    assert list(edits) == ["every Tanh", "every Sigmoid"]
+    with edits["every Tanh"]():
+        without = model(x)
+    expected = x
+    for linear, _, sigmoid in pairs:
+        expected = sigmoid(linear(expected))
+    assert torch.equal(without, expected)
+
+
+def test_what_is_too_small_for_a_clock_is_no_mutant():
+    model = nn.Sequential(nn.Linear(400, 400), nn.Tanh(), nn.Linear(400, 400), nn.Tanh())
+    assert plain_edits(model, lambda: model(torch.randn(1, 400))) == {}
+    assert plain_edits(model, lambda: model(torch.randn(400, 400)))
 
 
 def test_layers_that_give_no_tensor_or_take_keywords_alone_are_let_be():
