@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pike_hpc.records import JUDGE_VERSION, EvalStatus, UsageError
 from pike_hpc.search.view import TaskView
 
-_UNJUDGED = 8
-"""So many programs that nobody could judge, and none that somebody could, end a task."""
+_UNJUDGED, _BY_ONE_HOST = 8, 12
+"""So many programs that nobody could judge, and none that somebody could, end a task: more where
+all were tried on one host, whose disk or GPU may be what is wrong."""
 
 _WITHOUT_REFERENCE = (EvalStatus.REJECTED, EvalStatus.BUILD_ERROR, EvalStatus.WORKER_LOST)
 """Verdicts that need none, so that they say nothing about it."""
@@ -84,7 +85,8 @@ def why_unjudgeable(view: TaskView) -> str | None:
         return None
     results = [view.results[c] for c in held] if len(held) >= _UNJUDGED else []
     failed = [r for r in results if r.correctness is None and r.key.judge_version == JUDGE_VERSION]
-    if len(failed) < _UNJUDGED:
+    hosts = {result.environment.host for result in failed}
+    if len(failed) < (_UNJUDGED if len(hosts) > 1 else _BY_ONE_HOST):
         return None
     return f"Of {len(failed)} programs none could be judged, the last because: {failed[-1].message}"
 

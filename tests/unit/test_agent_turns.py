@@ -13,7 +13,7 @@ from builders.searches import by_rules, open_search, task_setup
 from pike_hpc.agent import AgentOptions, Controller, run_agent
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.proposers.rules import portfolio
-from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
+from pike_hpc.records import Correctness, Environment, EvalStatus, LegacyVerdicts, Tier
 from pike_hpc.search import Limits, why_unjudgeable
 from pike_hpc.tasks import find_task
 from pike_hpc.worker import SimulatedJudge, simulated_result
@@ -224,30 +224,31 @@ MEASURED = {
 
 
 @pytest.mark.parametrize(
-    ("first", "given_up_after"),
+    ("hosts", "first", "given_up_after"),
     [
-        (UNJUDGED, 8),
-        ({"status": EvalStatus.BUILD_ERROR}, 9),
-        ({"status": EvalStatus.WRONG_RESULT}, None),
-        (MEASURED, 9),
+        ("ab", UNJUDGED, 8),
+        ("ab", {"status": EvalStatus.BUILD_ERROR}, 9),
+        ("ab", {"status": EvalStatus.WRONG_RESULT}, None),
+        ("ab", MEASURED, 9),
+        ("a", UNJUDGED, None),
     ],
 )
 def test_a_task_that_nobody_can_judge_ends_with_what_the_judge_said(
-    tmp_path, first, given_up_after
+    tmp_path, hosts, first, given_up_after
 ):
     mailbox, limits = MemoryMailbox(), Limits()
     by_all_rules = by_rules(portfolio("cuda"), limits)
     setup = task_setup(find_task("level3-pike/43"), by_all_rules, limits, device_kind="cuda")
     one = open_search(tmp_path, setup, mailbox)
-    said = itertools.chain([first], itertools.repeat(UNJUDGED))
+    said, host = itertools.chain([first], itertools.repeat(UNJUDGED)), itertools.cycle(hosts)
     while not one.search_ended:
         one.advance(1 - one.in_flight)
         for claim in mailbox.claim("w", frozenset(["cuda"]), limit=1):
             mailbox.judging(claim)
-            mailbox.commit(claim, told(claim.request, **next(said)))
+            mailbox.commit(claim, told(claim.request, host=next(host), **next(said)))
         one.collect()
-    given_up = "Of 8 programs none could be judged, the last because: no room"
-    assert (one.view.ended == given_up) is (given_up_after is not None)
+    gave_up = one.view.ended.endswith("none could be judged, the last because: no room")
+    assert gave_up is (given_up_after is not None)
     assert len(one.view.verdicts) == given_up_after or given_up_after is None
     assert len(one.view.verdicts) > 7
     one.close()
@@ -256,10 +257,12 @@ def test_a_task_that_nobody_can_judge_ends_with_what_the_judge_said(
     assert why_unjudgeable(one.view) is None, "another judge may know better"
 
 
-def told(request, *, status, message="", correctness=None):
+def told(request, *, status, host, message="", correctness=None):
     """A verdict that says so."""
     rest = {"timing": None, "tier": None, "profile": None, "correctness": correctness}
-    return replace(simulated_result(request, 1), status=status, message=message, **rest)
+    where = Environment(device="H200", host=host)
+    made = simulated_result(request, 1)
+    return replace(made, status=status, message=message, environment=where, **rest)
 
 
 class Counting:

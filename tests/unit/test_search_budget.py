@@ -1,15 +1,29 @@
 """Limits: 0 is none, what is in flight counts, and the refusal is a sentence that names its key."""
 
 import pytest
+from builders.results import key_of
 
-from pike_hpc.records import QueryReserved, Requested, UsageError
+from pike_hpc.records import (
+    Environment,
+    EvalResult,
+    EvalStatus,
+    Evaluated,
+    QueryReserved,
+    Requested,
+    Task,
+    TaskOpened,
+    UsageError,
+)
 from pike_hpc.search import (
     Limits,
     may_evaluate,
     replay,
     why_no_evaluation,
     why_no_query,
+    why_unjudgeable,
 )
+
+TASK = Task(suite="s", id="1", name="t", source="class Model: pass\n")
 
 
 def queries(count, usd=0.0):
@@ -52,6 +66,29 @@ def test_evaluations_in_flight_count():
     limits = Limits(evaluations=2)
     assert may_evaluate(replay(requests(1)), limits)
     assert "All 2 evaluations" in why_no_evaluation(replay(requests(2)), limits)
+
+
+def unjudged(number, host):
+    where = Environment(device="H200", host=host)
+    result = EvalResult(
+        key=key_of(TASK.digest, f"c{number}"),
+        status=EvalStatus.JUDGE_ERROR,
+        message="no room",
+        environment=where,
+    )
+    return Evaluated(result=result)
+
+
+@pytest.mark.parametrize(("hosts", "enough"), [("ab", 8), ("a", 12), ("aaaaaaaaab", 10)])
+def test_one_host_alone_is_asked_for_longer_why_nothing_can_be_judged(hosts, enough):
+    """Its disk or its GPU may be what is wrong."""
+    view = replay([TaskOpened(task=TASK, device_kind="cpu")])
+    said = []
+    for number in range(enough):
+        said.append(why_unjudgeable(view))
+        view.apply(unjudged(number, hosts[number % len(hosts)]))
+    assert said == [None] * enough
+    assert why_unjudgeable(view).startswith(f"Of {enough} programs none could be judged")
 
 
 @pytest.mark.parametrize("name", ["queries", "evaluations", "max_usd", "max_gpu_s"])
