@@ -11,7 +11,7 @@ from pike_hpc.cli.baselines_plan import Entry
 from pike_hpc.cli.baselines_table import row, said
 from pike_hpc.evaluate.screen import printable
 from pike_hpc.records import EvalRequest, EvalResult
-from pike_hpc.worker import Judge
+from pike_hpc.worker import Judge, JudgeUnwell
 
 
 class Progress:
@@ -66,6 +66,8 @@ class ToldJudge:
         head = self._progress.begin(entry)
         try:
             result = self._inner.evaluate(request, on_phase)
+        except JudgeUnwell as unwell:
+            result = unwell.result  # no other worker shares this queue: a rest would save nothing
         except BaseException:  # lost, or told to stop
             self._progress.end(head, "no verdict")
             raise

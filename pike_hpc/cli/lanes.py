@@ -34,7 +34,8 @@ from pike_hpc.machine import (
     runs,
     start_ticks,
 )
-from pike_hpc.records import EvalRequest, EvalResult, Isolation, UsageError
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Isolation, UsageError
+from pike_hpc.worker import JudgeUnwell
 
 _log = logging.getLogger(__name__)
 
@@ -177,12 +178,16 @@ class LaneJudge:
 
         Raises:
             JudgeLost: the lane's judge died; the next one may too, so this lane should rest.
+            JudgeUnwell: nothing could be held against the reference here, as on a full disk or a
+                GPU that somebody else fills: what comes next may fail likewise, and at once.
         """
         if self._cpus is not None:
             os.sched_setaffinity(0, self._cpus)
         result = self._lane.evaluate(request, on_phase)
         if self._lane.lost_judge:
             raise JudgeLost(result.message)
+        if result.status is EvalStatus.JUDGE_ERROR and result.correctness is None:
+            raise JudgeUnwell(result)
         return result
 
     def prepare(self, request: EvalRequest) -> None:

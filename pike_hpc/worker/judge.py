@@ -15,6 +15,14 @@ MAX_LOG_TAIL = 4000
 """Characters of a traceback that travel with a JUDGE_ERROR."""
 
 
+class JudgeUnwell(Exception):
+    """The judge has a verdict, but only that it could not decide, and why: it should rest."""
+
+    def __init__(self, result: EvalResult) -> None:
+        super().__init__(result.message)
+        self.result = result
+
+
 class Judge(Protocol):
     """Judges one request at a time."""
 
@@ -24,7 +32,11 @@ class Judge(Protocol):
         ...
 
     def evaluate(self, request: EvalRequest, on_phase: Callable[[str], None]) -> EvalResult:
-        """The verdict. A failing candidate is a result; raising means that the judge failed."""
+        """The verdict. A failing candidate is a result; raising means that the judge failed.
+
+        Raises:
+            JudgeUnwell: what failed lies with the machine or the task; its result is the verdict.
+        """
         ...
 
     def close(self) -> None:

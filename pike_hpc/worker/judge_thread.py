@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pike_hpc.records import EvalRequest, EvalResult
-from pike_hpc.worker.judge import Judge, judge_error
+from pike_hpc.worker.judge import Judge, JudgeUnwell, judge_error
 from pike_hpc.worker.pace import Tally
 
 
 class Judged(NamedTuple):
-    """A verdict, and whether it stands in for an exception of the judge."""
+    """A verdict, and whether it stands for a failure of the judge."""
 
     result: EvalResult
     judge_failed: bool
@@ -68,15 +68,18 @@ class JudgeThread:
             self._ring()
 
     def _judged(self, request: EvalRequest) -> Judged:
+        failed = False
         try:
             result = self._judge.evaluate(request, self._enter)
+        except JudgeUnwell as error:
+            result, failed = error.result, True
         except BaseException as error:  # SystemExit too: it would end this thread unseen
             message = f"the judge failed: {type(error).__name__}: {error}"
             return Judged(judge_error(request, message, traceback.format_exc()), True)
         if result.key != request.key:
             message = f"the judge answered for another request: {result.key}"
             return Judged(judge_error(request, message), True)
-        return Judged(result, False)
+        return Judged(result, failed)
 
     def _enter(self, phase: str) -> None:
         self.phase = phase

@@ -38,6 +38,7 @@ from pike_hpc.evaluate.device import detect, image_digest
 from pike_hpc.machine import divide_cpus, physical_cores
 from pike_hpc.records import EvalRequest
 from pike_hpc.tasks import effective_source, find_task
+from pike_hpc.worker import JudgeUnwell
 
 MODULES = (
     "evaluate/centre.py",
@@ -151,7 +152,7 @@ def judged(judges, request, repeats, until):
         while time.monotonic() < until and next(turns, None) is not None:
             try:
                 result = judge.evaluate(request, lambda phase: None)
-            except JudgeLost as lost:
+            except (JudgeLost, JudgeUnwell) as lost:
                 wrong.append(str(lost))
                 return
             if result.timing is None:

@@ -29,7 +29,7 @@ from pike_hpc.cli.lanes import open_judges, owner_name
 from pike_hpc.evaluate.device import detect, image_digest
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalStatus
-from pike_hpc.worker import Stop, WorkerOptions, run_worker
+from pike_hpc.worker import JudgeUnwell, Stop, WorkerOptions, run_worker
 
 MODULES = (
     "cli/lanes.py",
@@ -178,6 +178,9 @@ class SampledJudge:
             timer.start()
         try:
             result = self._inner.evaluate(request, on_phase)
+        except JudgeUnwell as unwell:
+            self._statuses[str(unwell.result.status)] += 1
+            raise
         finally:
             if timer is not None:
                 timer.cancel()

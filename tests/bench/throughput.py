@@ -26,7 +26,7 @@ from pike_hpc.cli.lanes import open_judges
 from pike_hpc.evaluate.device import detect, image_digest
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalStatus
-from pike_hpc.worker import Stop, WorkerOptions, run_worker
+from pike_hpc.worker import JudgeUnwell, Stop, WorkerOptions, run_worker
 
 MODULES = (
     "evaluate/judge.py",
@@ -100,7 +100,10 @@ class WatchedJudge:
             seen.phases.append((self._book.now(), phase))
             on_phase(phase)
 
-        result = self._inner.evaluate(request, mark)
+        try:
+            result = self._inner.evaluate(request, mark)
+        except JudgeUnwell as unwell:
+            result = unwell.result
         seen.ended, seen.status, seen.tags = self._book.now(), result.status, result.tags
         self._book.end(seen, result)
         return result

@@ -10,6 +10,8 @@ from builders.results import passed
 from pike_hpc.cli.baselines_plan import Entry
 from pike_hpc.cli.judging_progress import Progress, ToldJudge
 from pike_hpc.records import EvalRequest, Task
+from pike_hpc.worker import JudgeUnwell
+from pike_hpc.worker.judge import judge_error
 
 ENTRIES = {
     name: Entry(task=Task(suite="s", id="1", name="Tiny", source="x"), setting=name, source=name)
@@ -83,6 +85,20 @@ def test_one_alone_is_named_before_its_verdict(asked):
         judge.go.set()
         verdict.result(20)
     assert log.getvalue().endswith(" s\n")
+
+
+def test_a_judge_that_could_not_decide_says_why_and_judges_on(asked):
+    entries, requests = asked
+    log, kept, full = io.StringIO(), [], judge_error(requests[0], "no space left")
+
+    class Full(Waiting):
+        def evaluate(self, request, on_phase):
+            raise JudgeUnwell(full)
+
+    told = ToldJudge(Full(), Progress(log, 2), entries, kept.append)
+    assert told.evaluate(requests[0], str) is full
+    assert "no space left" in log.getvalue()
+    assert kept == [full]
 
 
 def test_a_judge_that_is_lost_ends_its_line_and_keeps_nothing(asked):

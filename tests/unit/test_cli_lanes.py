@@ -1,5 +1,6 @@
 """A lane is opened with what the site says of its container."""
 
+import dataclasses
 import stat
 import subprocess
 import sys
@@ -15,7 +16,18 @@ from pike_hpc.cli.lane_count import lanes_each
 from pike_hpc.cli.lanes import LaneJudge, open_lane
 from pike_hpc.evaluate.crew import JudgeLost
 from pike_hpc.evaluate.device import Device, lanes_per_gpu
-from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, PikeError, Task, UsageError
+from pike_hpc.mailbox import MemoryMailbox
+from pike_hpc.records import (
+    Correctness,
+    EvalRequest,
+    EvalResult,
+    EvalStatus,
+    LegacyVerdicts,
+    PikeError,
+    Task,
+    UsageError,
+)
+from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
 
 CPU = Device(kind="cpu", torch_device="cpu", why="")
 
@@ -84,23 +96,60 @@ def test_without_image_and_torch_one_message_says_so():
 
 
 class ScriptedLane:
-    """A lane whose judge dies, or does not."""
+    """A lane with one answer to everything, whose judge dies, or does not."""
 
-    def __init__(self, dies: bool) -> None:
-        self.lost_judge = dies
+    def __init__(self, answer: EvalResult, *, dies: bool = False) -> None:
+        self.answer, self.lost_judge = answer, dies
 
     def evaluate(self, request, on_phase):
-        status = EvalStatus.JUDGE_ERROR if self.lost_judge else EvalStatus.TIMEOUT
-        return EvalResult(key=request.key, status=status, message="the judge died: SIGKILL")
+        return dataclasses.replace(self.answer, key=request.key)
+
+    def close(self):
+        pass
+
+
+TASK = Task(suite="s", id="1", name="t", source="x = 1")
+REQUEST = EvalRequest(task=TASK, candidate_source="y", device_kind="cpu", image_digest="i")
+
+
+def answer(status, message="", correctness=None):
+    return EvalResult(
+        key=REQUEST.key, status=status, message=message, correctness=correctness, lane_s=3.0
+    )
 
 
 def test_a_lane_whose_judge_died_fails_so_that_it_rests():
-    task = Task(suite="s", id="1", name="t", source="x = 1")
-    request = EvalRequest(task=task, candidate_source="y", device_kind="cpu", image_digest="i")
+    died = answer(EvalStatus.JUDGE_ERROR, "the judge died: SIGKILL")
     with pytest.raises(JudgeLost, match="SIGKILL"):
-        LaneJudge(ScriptedLane(dies=True), CPU).evaluate(request, print)
-    result = LaneJudge(ScriptedLane(dies=False), CPU).evaluate(request, print)
+        LaneJudge(ScriptedLane(died, dies=True), CPU).evaluate(REQUEST, print)
+    result = LaneJudge(ScriptedLane(answer(EvalStatus.TIMEOUT)), CPU).evaluate(REQUEST, print)
     assert result.status is EvalStatus.TIMEOUT
+
+
+def test_a_lane_that_comes_to_no_verdict_on_anything_keeps_its_word_and_rests():
+    full = answer(EvalStatus.JUDGE_ERROR, "no space left on /tmp")
+    judge = LaneJudge(ScriptedLane(full), CPU)
+    mailbox = MemoryMailbox()
+    requests = [dataclasses.replace(REQUEST, candidate_source=f"# {n}") for n in range(40)]
+    for request in requests:
+        mailbox.put(request)
+    healthy = SimulatedJudge(CPU.kind, latency_s=0.002)
+    options = WorkerOptions(worker_id="w", poll_min_s=0.001, poll_max_s=0.01, max_idle_s=0.1)
+    assert run_worker(mailbox, [judge, healthy], options, stop=Stop()) == 0
+    results = mailbox.results([request.request_id for request in requests]).values()
+    unjudged = [r for r in results if r.status is EvalStatus.JUDGE_ERROR]
+    assert len(results) == 40
+    assert 1 <= len(unjudged) <= 3
+    assert {(r.message, r.lane_s) for r in unjudged} == {("no space left on /tmp", 3.0)}
+
+
+def test_a_lane_that_is_only_noisy_goes_on():
+    legacy = LegacyVerdicts(pike=True, kernelbench=True)
+    compared = Correctness(
+        relative_error=0.0, limit=1e-3, seeds=3, reference_precision="float64", legacy=legacy
+    )
+    noisy = answer(EvalStatus.JUDGE_ERROR, "noisy lane", compared)
+    assert LaneJudge(ScriptedLane(noisy), CPU).evaluate(REQUEST, print) == noisy
 
 
 @pytest.mark.parametrize(
