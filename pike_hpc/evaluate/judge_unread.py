@@ -24,7 +24,10 @@ UNREAD = "input_unread"
 LEAST_SIZE = 8
 """Shorter dimensions are not cut: a quarter of them is little to save."""
 LARGE = 1 / 4
-"""Of the largest input: smaller ones are not cut either."""
+"""Of the largest input: of smaller ones only sequences are cut."""
+SEQUENCE = 64
+"""Steps that are worth leaving out also where a step is little: dimensions of so many indices, but
+for the last, of three and more."""
 LARGEST = 1 << 24
 """Numbers of an input or an answer beyond which nothing is tried: no sequence is so long, and each
 try would take seconds."""
@@ -54,7 +57,8 @@ def unread(
 ) -> Iterator[tuple[str, Leaves]]:
     """Answers to the first admission input with a part of it from the second one.
 
-    From either end of each dimension of each large tensor, and from its middle. Where a quarter
+    From either end of each dimension of each large tensor, and from its middle; of a small one only
+    where it may be a sequence: much work may hang on few numbers. Where a quarter
     changes nothing it may be there for nothing, such as what a mask hides: then the rest that
     matters is cut by an eighth. What fades comes through that unnoticed, what is hidden does not.
 
@@ -98,11 +102,18 @@ def cuts(slots: Sequence[Slot], tensors: Leaves) -> Iterator[tuple[int, int, Par
     most = max(slot.count for slot in slots)
     for parts in (Part.FIRST, Part.LAST), (Part.MIDDLE,):  # what forgets seldom does at both ends
         for leaf, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
-            if slot.count < LARGE * most or _is_in_order(tensor):
+            if _is_in_order(tensor):
                 continue
+            whole = slot.count >= LARGE * most
             for dim, size in enumerate(slot.shape):
-                if size >= LEAST_SIZE:
+                if size >= LEAST_SIZE if whole else _may_be_sequence(tensor, dim):
                     yield from ((leaf, dim, part) for part in parts)
+
+
+def _may_be_sequence(tensor: torch.Tensor, dim: int) -> bool:
+    """Whether a dimension may be steps. Features are last, and whole numbers or flags are masks."""
+    is_inner = tensor.dim() > 2 and dim < tensor.dim() - 1
+    return is_inner and tensor.shape[dim] >= SEQUENCE and tensor.is_floating_point()
 
 
 def _is_in_order(tensor: torch.Tensor) -> bool:

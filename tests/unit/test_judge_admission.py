@@ -325,6 +325,47 @@ def test_whole_numbers_in_order_are_not_mixed():
     assert {leaf for leaf, _, _ in cuts(slots, tensors)} == {0, 1}
 
 
+def test_of_a_small_input_only_what_may_be_steps_is_cut():
+    """Features and rows of it, masks and short sequences are little to save."""
+    shapes = [(64, 512), (4, 64, 8), (128, 16), (4, 63, 8), (4, 8, 64), (4, 64, 8)]
+    slots = lay_out([(f"x{i}", "float32", shape) for i, shape in enumerate(shapes)])
+    tensors = [torch.randn(shape) for shape in shapes]
+    tensors[-1] = tensors[-1] > 0
+    assert {(leaf, dim) for leaf, dim, _ in cuts(slots, tensors)} == {(0, 0), (0, 1), (1, 1)}
+
+
+FORGETS_SMALL = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Linear(8, 8)
+
+    def forward(self, x, matrix):
+        h = 0 * x[:, 0]
+        for t in range(64):
+            h = 0.3 * h + self.step(x[:, t])
+        return h, matrix.relu()
+
+
+def get_inputs():
+    return [torch.randn(4, 64, 8), torch.randn(128, 128)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_short_memory_of_a_small_input_is_seen_beside_a_large_one():
+    found = admission_of("", source=FORGETS_SMALL)
+    assert not found.admitted
+    assert "of 64 in dimension 1 unread" in found.reason
+
+
 def test_no_dimension_is_begun_when_time_is_over():
     with truth_of(HIDES) as (truth, _):
         now = iter(range(0, 10_000, 15))
