@@ -159,45 +159,62 @@ class Hands:
                 only where something that was given weights, or has one's name, holds other numbers,
                 or where something with a name of its own may have been made of weights.
         """
-        slots = self._slots
         tensors = {n: t for n, t in own.items() if is_plain(t)}
-        named = {slot.name: i for i, slot in enumerate(slots)}
-        places = {
-            n: i for n, t in tensors.items() if (i := named.get(n, -1)) >= 0 and fits(t, slots[i])
-        }
-        place_by_end(tensors, slots, places)
-        given = {n: at for n, t in tensors.items() if (at := self._given_as(t)) is not None}
-        kept = self._drawn.kept(tensors)
-        kept |= {n: at for n, at in given.items() if at in self._drawn and n in places}
-        given = {n: at for n, at in given.items() if at not in self._drawn}
-        settled = places.keys() | given.keys()
-        given |= self._copies({n: t for n, t in tensors.items() if n not in settled})
-        held = self._held(tensors)
-        made = self._made(tensors, places, held | given, kept, twin)
-        # Where names tell otherwise than the order did, others wait for what is left by them.
-        found = held | given
-        moved = {n: i for n, i in places.items() if found.get(n, i) != i}
-        free, wanted = {found[n] for n in moved}, set(moved.values())
-        found = {n: i for n, i in found.items() if n in places or i not in wanted} | places
-        exact = all(is_exact(tensors[n], slots[i]) for n, i in places.items())
-        places = {n: i for n, i in found.items() if n not in made}
-        if exact and own.keys() == named.keys() and places == named:
+        by_name = self._by_name(tensors)
+        by_order, kept = self._by_order(tensors, by_name)
+        made = self._made(tensors, by_name, by_order, kept, twin)
+        places, freed = _names_first(by_name, by_order)
+        places = {n: i for n, i in places.items() if n not in made}
+        if self._is_the_reference(own, by_name, places):
             return Placement(slots=places, by_name=True, lasting=True)
+        gone = self._gone - set(kept.values()) - freed
         share(places, tensors)
         once: dict[int, str] = {}
         for name, tensor in tensors.items():
             if name not in made and name not in places:
                 once.setdefault(id(tensor), name)
-        gone = self._gone - set(kept.values()) - free
-        place_alike({n: tensors[n] for n in once.values()}, slots, gone, places)
+        place_alike({n: tensors[n] for n in once.values()}, self._slots, gone, places)
         share(places, tensors)
         orphans = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and n not in places]
-        unused = set(range(len(slots))) - self._gone - set(places.values())
-        if orphans and any(slots[i].is_parameter for i in unused):
+        unused = set(range(len(self._slots))) - self._gone - set(places.values())
+        if orphans and any(self._slots[i].is_parameter for i in unused):
             return None
         whole = len(tensors) == len(own)
         lasting = whole and not orphans and not made and self._has_all(places.values())
         return Placement(slots=places, by_name=False, lasting=lasting)
+
+    def _by_name(self, own: Mapping[str, torch.Tensor]) -> dict[str, int]:
+        """What has a weight's name and room for it, and what has the end of one's."""
+        slots = self._slots
+        named = {slot.name: i for i, slot in enumerate(slots)}
+        alike = {n: named[n] for n in own if n in named}
+        places = {n: i for n, i in alike.items() if fits(own[n], slots[i])}
+        place_by_end(own, slots, places)
+        return places
+
+    def _by_order(
+        self, own: Mapping[str, torch.Tensor], by_name: Collection[str]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Weights that were given while the program was made, by the names that hold them.
+
+        Those of its layers, of what layers hold in their stead and of copies; and those that took
+        the numbers of what it drew itself, which is a guess: they wait for a place like others.
+        """
+        given = {n: at for n, t in own.items() if (at := self._given_as(t)) is not None}
+        kept = self._drawn.kept(own)
+        kept |= {n: at for n, at in given.items() if at in self._drawn and n in by_name}
+        given = {n: at for n, at in given.items() if at not in self._drawn}
+        settled = {*by_name, *given}
+        given |= self._copies({n: t for n, t in own.items() if n not in settled})
+        return self._held(own) | given, kept
+
+    def _is_the_reference(
+        self, own: Mapping[str, Any], by_name: Mapping[str, int], places: Mapping[str, int]
+    ) -> bool:
+        """Whether all names and shapes are the reference's, and nothing says otherwise."""
+        named = {slot.name: i for i, slot in enumerate(self._slots)}
+        exact = all(is_exact(own[n], self._slots[i]) for n, i in by_name.items())
+        return exact and own.keys() == named.keys() and places == named
 
     def _held(self, own: Mapping[str, torch.Tensor]) -> dict[str, int]:
         """What stands in a layer that was given weights, in other memory than that was.
@@ -363,6 +380,20 @@ def unwritten() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(strict, warn_only=warn)
+
+
+def _names_first(
+    by_name: Mapping[str, int], by_order: Mapping[str, int]
+) -> tuple[dict[str, int], set[int]]:
+    """Both, and which weights are free again.
+
+    Where names tell otherwise than the order did, others wait for what is left by them.
+    """
+    moved = {n: i for n, i in by_name.items() if by_order.get(n, i) != i}
+    wanted = set(moved.values())
+    waiting = {n for n, i in by_order.items() if n not in by_name and i in wanted}
+    left = {n: i for n, i in by_order.items() if n not in waiting}
+    return left | dict(by_name), {by_order[n] for n in moved}
 
 
 def _differs(tensor: torch.Tensor, other: Any) -> bool:
