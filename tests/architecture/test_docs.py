@@ -62,6 +62,15 @@ def test_a_figure_is_introduced_by_words(page: Path) -> None:
         assert not re.match(r"[a-z]+:", target), f"{target} is loaded from elsewhere"
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_headings_stand_on_lines_of_their_own(page: Path) -> None:
+    """Whoever wraps a page anew may swallow them."""
+    text = without_code(page.read_text("utf-8"))
+    swallowed = [line for line in text.splitlines() if re.search(r"\S.* #{2,6} ", line)]
+    long = [heading for heading in HEADING.findall(text) if len(heading) > 90]
+    assert not swallowed + long
+
+
 def test_make_targets_named_in_pages_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
