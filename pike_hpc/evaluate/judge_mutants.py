@@ -93,13 +93,9 @@ def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             tensors = [value for value in (*args[:1], output) if torch.is_tensor(value)]
             moved[name] = moved.get(name, 0) + sum(t.numel() * t.element_size() for t in tensors)
-            same_shape = len(tensors) > 1 and tensors[0].shape == tensors[1].shape
+            learned = any(True for _ in module.parameters())
             # Dropout gives what it was given.
-            if (
-                same_shape
-                and not any(True for _ in module.parameters())
-                and not torch.equal(*(t.to(tensors[0].dtype) for t in tensors))
-            ):
+            if len(tensors) > 1 and not learned and _changes(*tensors):
                 plain[name] = module
 
         return hook
@@ -257,6 +253,19 @@ def _chosen(parameter: nn.Parameter, stride: int) -> torch.Tensor:
     """A view of every `stride`-th element, in the order in which they lie in memory."""
     flat = torch.as_strided(parameter.detach(), (parameter.numel(),), (1,))
     return flat[::stride]
+
+
+def _changes(given: torch.Tensor, made: torch.Tensor) -> bool:
+    """Whether it is another tensor of the same shape.
+
+    False for what can't be compared: nested, sparse and packed ones, and inside of `torch.func`.
+    """
+    try:
+        return given.shape == made.shape and not torch.equal(given, made.to(given.dtype))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return False
 
 
 def _zeros(value: Any) -> Any:

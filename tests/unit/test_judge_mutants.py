@@ -245,6 +245,30 @@ def test_what_is_too_small_for_a_clock_is_no_mutant():
     assert plain_edits(model, lambda: model(torch.randn(400, 400)))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["nested", "sparse", "mkldnn", "vmap"])
+def test_tensors_that_cannot_be_compared_are_let_be(kind):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def forward(self, x):
+            match kind:
+                case "nested":
+                    found = self.act(torch.nested.nested_tensor([x[:2], x[2:]]))
+                    return found.to_padded_tensor(0.0)
+                case "sparse":
+                    return self.act(x.to_sparse()).to_dense()
+                case "mkldnn":
+                    return self.act(x.to_mkldnn()).to_dense()
+                case _:
+                    return torch.func.vmap(self.act)(x)
+
+    model = Odd().eval()
+    assert plain_edits(model, lambda: model(torch.randn(5, 4))) == {}
+
+
 def test_layers_that_give_no_tensor_or_take_keywords_alone_are_let_be():
     class Odd(nn.Module):
         def forward(self, *, x):
