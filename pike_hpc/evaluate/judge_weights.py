@@ -1,8 +1,9 @@
 """The weights that a task is judged with: secret, of realistic scale, BatchNorm calibrated.
 
 A fresh torch module has constants that hide mistakes (norms of ones, biases of zeros, running
-statistics 0 and 1): they are moved here. Running statistics are measured over two batches in
-training mode, else a deep network in eval mode forgets its input.
+statistics 0 and 1), and weights that are as good as constant: next to nothing, zero but for a
+diagonal, another layer's copy. They are moved here. Running statistics are measured over two
+batches in training mode, else a deep network in eval mode forgets its input.
 Any change here changes verdicts: raise CALIBRATION_VERSION.
 """
 
@@ -34,13 +35,34 @@ as trained ones may."""
 PROBE_SPREAD = 0.2
 """Relative change of the weights of the changed-weights probe."""
 
+FAINT = 0.02
+"""A matrix whose numbers are so small beside what a fresh layer of its size has, one over the root
+of its row's length, does as little as zeros do."""
+
+MOSTLY = 0.9
+"""A trained parameter has no such part of zeros: it starts as an identity, or as an interpolation,
+of which the rest could be left out."""
+
+FILLED = 0.5
+"""Standard deviation of what is added to those, relative to their own size."""
+
 
 def spread_constants(model: nn.Module, seed: int) -> None:
-    """Move every parameter whose elements are all the same."""
+    """Move every parameter that is as good as constant, and those that repeat another.
+
+    A copy is changed as the probe changes weights: experts or layers that were copied one from
+    the other are not what they start as, and who asks whether they are gains nothing.
+    """
     generator = torch.Generator().manual_seed(seed)
+    known: dict[Any, torch.Tensor] = {}
     with torch.no_grad():
         for parameter in model.parameters():
-            move_constant(parameter, generator)
+            head = tuple(parameter.flatten()[:8].tolist())
+            first = known.setdefault((parameter.shape, parameter.dtype, head), parameter)
+            repeats = first is not parameter and torch.equal(first, parameter)
+            if not move_constant(parameter, generator) and repeats:
+                noise = PROBE_SPREAD * torch.randn(parameter.shape, generator=generator)
+                parameter.mul_((1 + noise).to(parameter))
 
 
 def lengthen_memory(model: nn.Module) -> None:
@@ -54,13 +76,17 @@ def lengthen_memory(model: nn.Module) -> None:
                         bias[kept] += REMEMBERED
 
 
-def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> None:
-    """Spread a parameter whose elements are all the same around their value."""
+def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> bool:
+    """Spread a parameter that is as good as constant around its value. False for any other."""
     if not parameter.is_floating_point() or parameter.numel() == 0:
-        return
+        return False
     value = float(parameter.flatten()[0])
     if not bool((parameter == value).all()):
-        return
+        spread = _hidden(parameter)
+        if spread > 0.0:
+            noise = spread * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(noise.to(parameter))
+        return spread > 0.0
     noise = torch.randn(parameter.shape, generator=generator)
     if abs(value) >= BIAS_SPREAD:
         noise = noise * GAIN_SPREAD * abs(value)
@@ -69,6 +95,20 @@ def move_constant(parameter: torch.Tensor, generator: torch.Generator) -> None:
     else:
         noise = noise * BIAS_SPREAD
     parameter.add_(noise.to(parameter))
+    return True
+
+
+def _hidden(parameter: torch.Tensor) -> float:
+    """By how much a matrix has to be spread that hides what it does; 0 where it hides nothing."""
+    if parameter.dim() < 2:
+        return 0.0
+    norm = float(torch.linalg.vector_norm(parameter, dtype=torch.float32))
+    own, usual = norm / math.sqrt(parameter.numel()), math.sqrt(len(parameter) / parameter.numel())
+    if own < FAINT * usual:
+        return min(BIAS_SPREAD, usual)
+    zeros = parameter.numel() - int(torch.count_nonzero(parameter))
+    learned = parameter.requires_grad and zeros >= MOSTLY * parameter.numel()
+    return FILLED * own if learned else 0.0
 
 
 def moved_constants(
@@ -76,7 +116,7 @@ def moved_constants(
 ) -> Iterator[tuple[str, AbstractContextManager[None]]]:
     """Of fresh weights, what would be seen of a constant if it were none: name and context.
 
-    Parameters whose elements are all the same, and the running statistics of BatchNorm. A program
+    Parameters that are as good as constant, and the running statistics of BatchNorm. A program
     can leave out what they do, or a whole branch that they scale, and answer right by accident.
     """
     norms = norms_of(model)

@@ -1,5 +1,7 @@
 """Constants of fresh weights: moved far enough that nothing hides behind them, and put back."""
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,6 +34,48 @@ def test_what_is_no_constant_stays():
     before = {n: p.clone() for n, p in model.named_parameters()}
     spread_constants(model, 1)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda w: nn.init.uniform_(w, -1e-6, 1e-6),
+        lambda w: nn.init.normal_(w, std=1e-4),
+    ],
+)
+def test_a_matrix_that_does_next_to_nothing_is_moved_like_a_constant(start):
+    weight = nn.Parameter(start(torch.empty(64, 1024)))
+    with torch.no_grad():
+        assert move_constant(weight, torch.Generator().manual_seed(1))
+    assert 0.02 < weight.square().mean().sqrt() < 0.06
+
+
+def test_what_starts_as_an_identity_is_filled():
+    weight = nn.Parameter(nn.init.dirac_(torch.empty(64, 64, 3, 3)))
+    fixed = nn.Parameter(weight.clone(), requires_grad=False)
+    own = weight.square().mean().sqrt()
+    with torch.no_grad():
+        assert move_constant(weight, torch.Generator().manual_seed(1))
+        assert not move_constant(fixed, torch.Generator().manual_seed(1))
+    assert weight.count_nonzero() == weight.numel()
+    assert 0.4 * own < weight[:, :, 0, 0].square().mean().sqrt() < 0.6 * own
+    causal = nn.Parameter(torch.randn(64, 64).tril())
+    with torch.no_grad():
+        assert not move_constant(causal, torch.Generator().manual_seed(1))
+
+
+def test_copies_of_a_layer_are_told_apart():
+    torch.manual_seed(0)
+    one = nn.Linear(8, 8)
+    tied = nn.Linear(8, 8)
+    model = nn.ModuleList([one, copy.deepcopy(one), copy.deepcopy(one), tied, tied])
+    spread_constants(model, 1)
+    assert not any(
+        torch.equal(model[i].weight, model[j].weight) for i, j in ((0, 1), (0, 2), (1, 2))
+    )
+    off = (model[1].weight - one.weight).square().mean().sqrt()
+    assert 0.1 < off / one.weight.square().mean().sqrt() < 0.3
+    assert model[3].weight is model[4].weight
 
 
 def test_constants_are_moved_one_at_a_time_and_come_back():
