@@ -22,9 +22,32 @@ MOST_LAYERS = 24
 MOST_PLAIN = 12
 """Of modules without parameters, likewise."""
 
-LEAST_SHARE = 0.02
-"""Of the bytes that modules read and write: what an interval is wide at its best on a GPU (twice
-`judge.HALF_WIDTH`)."""
+LEAST_SHARE = 0.05
+"""Of the bytes that modules read and write; what they compute counts for nothing here."""
+
+FUSED = (
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.PReLU,
+    nn.RReLU,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Sigmoid,
+    nn.LogSigmoid,
+    nn.Tanh,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    nn.Softplus,
+    nn.Softsign,
+    nn.Threshold,
+)
+"""What is done number by number costs nothing behind the layer before it: to leave out one of many
+saves no time, and all of them are left out together."""
 
 ZEROED_STRIDE = 97
 """Every so many weights one is zeroed: about 1 %, never in step with a power of two."""
@@ -82,8 +105,9 @@ def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
 
     Only those that give another tensor of their input's shape: activations, norms and pools with a
     stride of one. A module is left out alone where it moves LEAST_SHARE of what the model's modules
-    move, and all of a kind (`every SiLU`) where they do together: who saves less gains nothing that
-    a timing would show. Of many that are tried alone MOST_PLAIN are. Arguments as of `layer_edits`.
+    move and is none of FUSED, and all of a kind (`every SiLU`) where they move so much together:
+    who saves less gains nothing that a timing would show. Of many that are tried alone MOST_PLAIN
+    are. Arguments as of `layer_edits`.
     """
     moved: dict[str, int] = {}
     """Bytes of inputs and outputs, by name."""
@@ -111,12 +135,13 @@ def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
     together = {
         f"every {kind}": _skipping([plain[name] for name in names], through=True)
         for kind, names in kinds.items()
-        if len(names) > 1 and sum(moved[name] for name in names) >= least
+        if sum(moved[name] for name in names) >= least
+        and (len(names) > 1 or isinstance(plain[names[0]], FUSED))
     }
     alone = [
         {name: _skipping([plain[name]], through=True)}
         for name, _ in leaves
-        if name in plain and moved[name] >= least
+        if name in plain and moved[name] >= least and not isinstance(plain[name], FUSED)
     ]
     spread = _spread(alone, MOST_PLAIN)
     return together | {name: edit for edits in spread for name, edit in edits.items()}
@@ -138,10 +163,16 @@ def _layers(module: nn.Module, prefix: str = "") -> Iterator[Layer]:
                     yield from _layers(block, f"{path}.{own}.")
                 elif any(True for _ in block.parameters()):
                     yield Layer(f"{path}.{own}", [block], list_name)
-        elif any(True for _ in child.parameters(recurse=False)):
+        elif any(True for _ in child.parameters(recurse=False)) and not _holds_blocks(child):
             yield Layer(path, [child])
         else:
             yield from _layers(child, f"{path}.")
+
+
+def _holds_blocks(module: nn.Module) -> bool:
+    """Whether it is a network of its own, such as an encoder that knows positions beside blocks."""
+    lists = nn.ModuleList, nn.ModuleDict, nn.Sequential
+    return any(isinstance(part, lists) for part in module.modules() if part is not module)
 
 
 def _watched(model: nn.Module, call: Callable[[], object]) -> list[Layer]:

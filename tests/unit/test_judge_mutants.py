@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from pike_hpc.evaluate.judge_mutants import (  # noqa: E402
+    LEAST_SHARE,
     MOST_LAYERS,
     MOST_PLAIN,
     layer_edits,
@@ -209,29 +210,39 @@ def test_layers_without_parameters_let_their_input_through():
     torch.manual_seed(0)
     model, x = Plain().eval(), torch.randn(3, 2, 4)
     edits = plain_edits(model, lambda: model(x))
-    assert list(edits) == ["body.1", "norm"]
+    assert list(edits) == ["every Tanh", "norm"]
     before = model(x)
-    with edits["body.1"]():
+    with edits["every Tanh"]():
         without = model(x)
     assert torch.equal(without, model.body[0](model.norm(x)).flatten())
     assert torch.equal(model(x), before)
 
 
+class Louder(nn.Module):
+    def forward(self, x):
+        return 1.5 * x
+
+
 def test_of_many_layers_without_parameters_some_are_tried_alone():
-    layers = [nn.Sequential(nn.Dropout(), nn.Tanh()) for _ in range(20)]
+    layers = [nn.Sequential(nn.Dropout(), Louder()) for _ in range(18)]
     model = nn.Sequential(nn.Linear(2, 2), *layers).eval()
     edits = list(plain_edits(model, lambda: model(torch.ones(1, 2))))
+    share = 2 / (2 * 37 + 6)
+    assert share < LEAST_SHARE
+    assert edits == ["every Louder"]
+    few = nn.Sequential(nn.Linear(2, 2), *[Louder() for _ in range(MOST_PLAIN + 2)]).eval()
+    edits = list(plain_edits(few, lambda: few(torch.ones(1, 2))))
     assert len(edits) == 1 + MOST_PLAIN
-    assert (edits[0], edits[1], edits[-1]) == ("every Tanh", "1.1", "20.1")
+    assert (edits[0], edits[1], edits[-1]) == ("every Louder", "1", str(MOST_PLAIN + 2))
 
 
 def test_small_layers_without_parameters_are_left_out_together():
     torch.manual_seed(0)
-    pairs = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sigmoid()) for _ in range(40)]
+    pairs = [nn.Sequential(nn.Linear(4, 4), Louder(), nn.Sigmoid()) for _ in range(40)]
     model, x = nn.Sequential(*pairs).eval(), torch.randn(8, 4)
     edits = plain_edits(model, lambda: model(x))
-    assert list(edits) == ["every Tanh", "every Sigmoid"]
-    with edits["every Tanh"]():
+    assert list(edits) == ["every Louder", "every Sigmoid"]
+    with edits["every Louder"]():
         without = model(x)
     expected = x
     for linear, _, sigmoid in pairs:
@@ -239,10 +250,38 @@ def test_small_layers_without_parameters_are_left_out_together():
     assert torch.equal(without, expected)
 
 
+def test_what_is_done_behind_another_layer_is_never_left_out_alone():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), Louder())
+    assert list(plain_edits(model, lambda: model(torch.randn(64, 4)))) == ["every Tanh", "4"]
+
+
 def test_what_is_too_small_for_a_clock_is_no_mutant():
     model = nn.Sequential(nn.Linear(400, 400), nn.Tanh(), nn.Linear(400, 400), nn.Tanh())
     assert plain_edits(model, lambda: model(torch.randn(1, 400))) == {}
     assert plain_edits(model, lambda: model(torch.randn(400, 400)))
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(4))
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        x = x + self.positions
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def test_blocks_are_layers_also_in_an_encoder_with_a_parameter_of_its_own():
+    model = nn.Module()
+    model.encoder = Encoder()
+    edits = layer_edits(model, lambda: model.encoder(torch.randn(2, 4)))
+    assert [name for name in edits if "= 0" not in name] == [
+        f"encoder.blocks.{i}" for i in range(3)
+    ]
+    assert "encoder.positions = 0" in edits
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
