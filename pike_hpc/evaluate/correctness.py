@@ -94,6 +94,16 @@ class LeafScale:
     """What single stretches are measured against; None: the signal."""
     moves: float = 1.0
     """Of whole numbers: the part of the elements that change when the input does."""
+    size: float = math.inf
+    """The largest RMS of a right answer to the exam."""
+
+    def grown(self, right: Tensor) -> float:
+        """How many times as large as any in the exam a right answer is; 1 where it is not.
+
+        Tails are heavy where exponentials or products are the answer: of thousands of inputs one
+        is off by more than the signal of three, and by no more of itself.
+        """
+        return max(1.0, rms(right) / self.size) if 0.0 < self.size < math.inf else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +171,13 @@ def signal_of(answers: Sequence[Tensor]) -> float:
 
 def limit(tier: Tier, reference_error: float, elements: int) -> float:
     """The largest E that still earns `tier`."""
-    k = K_SMALL if elements < SMALL_ELEMENTS else K
     reach = min(HALF_K * reference_error, HALF_CAP) if tier is Tier.HALF else CAP
-    return min(max(CAP, reach), max(k * reference_error, FLOORS[tier]))
+    return min(max(CAP, reach), max(own_share(reference_error, elements), FLOORS[tier]))
+
+
+def own_share(reference_error: float, elements: int) -> float:
+    """The E that is allowed for what the reference itself is off by."""
+    return (K_SMALL if elements < SMALL_ELEMENTS else K) * reference_error
 
 
 def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = None) -> LeafError:

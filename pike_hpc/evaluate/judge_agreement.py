@@ -50,6 +50,10 @@ ANYWHERE = 0.1
 TIES of all for each number that moves. What differs more often is a mistake. Nothing is gained in
 such calls (`judge_unequal`)."""
 
+LOSES_TIER = 1 << 30
+"""For so many coarse calls one counts that only a looser tier allows. Where a number is rounded, a
+program that is right in its way may have the other one in a call of a hundred."""
+
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
 
@@ -66,6 +70,8 @@ class Tolerance:
     """What most answers must be within, for the candidate to keep its tier."""
     pike: bool
     """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
+    looser: Tolerance | None = None
+    """Of the next tier: what is within that alone costs the tier, and no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class Seen:
     """What agreeing answers of a window look like."""
 
     coarse: int
-    """Calls further off than most may be."""
+    """Calls further off than most may be; LOSES_TIER for each that a looser tier alone allows."""
     equal: bool
     """Whether each call has the reference's whole numbers; always in `legacy`."""
 
@@ -128,21 +134,22 @@ class Agreement:
                 return False
         return True
 
-    def _coarse(self, answer: torch.Tensor, reference: torch.Tensor) -> bool | None:
-        """Whether the bytes of one call's outputs are further off than most may be.
+    def _coarse(self, answer: torch.Tensor, reference: torch.Tensor) -> int | None:
+        """For how many calls the bytes of one call's outputs count as further off than most may be.
 
         None where they are not what the reference's runner gave.
         """
         both = list(zip(*(views(self._slots, raw) for raw in (answer, reference)), strict=True))
         if self._tolerance.pike:
             fits = all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r in both)
-            return False if fits else None
-        scales, local = self._tolerance.scales, self._tolerance.local
-        errors = [off_by(*pair, *known) for pair, *known in zip(both, scales, local, strict=True)]
-        within = all(map(operator.le, errors, self._tolerance.limits))  # NaN is within nothing
-        if not self._differ_rarely(both) or not within:
+            return 0 if fits else None
+        if not self._differ_rarely(both):
             return None
-        return any(map(operator.gt, errors, self._tolerance.usual))
+        errors = within(both, self._tolerance)
+        if errors is not None:
+            return int(any(map(operator.gt, errors, self._tolerance.usual)))
+        looser = self._tolerance.looser
+        return None if looser is None or within(both, looser) is None else LOSES_TIER
 
     def _differ_rarely(self, both: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
         """Whether whole numbers differ in few calls, and not at one place again and again.
@@ -164,8 +171,19 @@ class Agreement:
         )
 
 
+def within(
+    both: Sequence[tuple[torch.Tensor, torch.Tensor]], tolerance: Tolerance
+) -> list[float] | None:
+    """What the outputs of a call are off by, in signals; None where one is off by too much."""
+    errors = [
+        off_by(*pair, scale, local)
+        for pair, scale, local in zip(both, tolerance.scales, tolerance.local, strict=True)
+    ]
+    return errors if all(map(operator.le, errors, tolerance.limits)) else None  # NaN is not
+
+
 def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, local: float) -> float:
-    """What a timed answer is off from the reference's, in signals.
+    """What a timed answer is off from the reference's, in signals, or in what they have grown to.
 
     Infinite where a stretch is off by more than `local`, or more whole numbers differ than
     `UNEQUAL` and `NEAR_TIES` allow; 0 where no more of them do.
@@ -177,7 +195,7 @@ def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, loca
         part = (most + 0.5) / max(1, answer.numel())
         return 0.0 if are_ties(answer != reference, part) else math.inf
     found = compare(answer, reference, scale.signal, scale.grain)
-    return found.error if found.local <= local else math.inf
+    return found.error / scale.grown(reference) if found.local <= local else math.inf
 
 
 class Quick:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of, moving
+from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of, moving, rms
 from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
@@ -113,6 +113,7 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
             error = max(compare(r, t, scale.signal).error for r, t in pairs)
             if truth.precision == FLOAT64 and not truth.legacy:
                 scale = replace(scale, grain=grain_of(truths, shipped, scale.signal, error))
+            scale = replace(scale, size=max(rms(t) for t in truths))
             local = max(compare(r, t, scale.signal, scale.grain).local for r, t in pairs)
         scales.append(scale)
         errors.append(error)

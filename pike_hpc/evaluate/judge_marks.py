@@ -150,11 +150,9 @@ class Marker:
 
     def leaf_errors(self, answers: Answers, truths: Answers) -> list[list[LeafError]]:
         """Per float leaf and call."""
-        scales = self._exam.scales
         pairs = list(zip(answers, truths, strict=True))
         return [
-            [compare(a[i], t[i], scales[i].signal, scales[i].grain) for a, t in pairs]
-            for i in self._floats
+            [_measured(a[i], t[i], self._exam.scales[i]) for a, t in pairs] for i in self._floats
         ]
 
     def within(self, answer: Sequence[torch.Tensor], tier: Tier) -> bool:
@@ -178,6 +176,7 @@ class Marker:
         Both sides may be off: the candidate by its tier's limit, the reference by its own. A
         factor of two for inputs that are harder than the exam's.
         """
+        looser = None if self._truth.legacy else self._next(tier)
         limits, local, usual = [], [], []
         for i, error in enumerate(self._exam.reference_errors):
             scale = self._exam.scales[i]
@@ -191,6 +190,7 @@ class Marker:
             local=tuple(local),
             usual=tuple(usual),
             pike=self._truth.legacy,
+            looser=None if looser is None else self.tolerance(looser),
         )
 
     def holds_in_checks(self, errors: Sequence[Sequence[LeafError]], tier: Tier) -> bool:
@@ -208,19 +208,24 @@ class Marker:
     def loosened(self, tier: Tier, known: Correctness) -> tuple[Tier, Correctness]:
         """What the answers earn after all, if they were too coarse for `tier` while timed.
 
-        The next tier that ends at least as far out as single answers were allowed to be.
-
         Raises:
-            Verdict: there is none, or it was not asked for.
+            Verdict: there is no such tier, or it was not asked for.
         """
+        looser = self._next(tier)
+        if looser is None:
+            raise wrong(f"coarser while it was timed than tier {tier} allows")
+        return looser, replace(known, limit=self._limit(looser))
+
+    def _next(self, tier: Tier) -> Tier | None:
+        """The next that was asked for and ends as far out as single timed answers may be."""
         for looser in Tier:
             far = all(
                 looser in s.limits and s.limits[looser] >= 2 * s.limits.get(tier, CAP)
                 for s in self._scales
             )
             if looser.rank > tier.rank and far and any(t.rank >= looser.rank for t in self._asked):
-                return looser, replace(known, limit=self._limit(looser))
-        raise wrong(f"coarser while it was timed than tier {tier} allows")
+                return looser
+        return None
 
     def _refusal(
         self,
@@ -359,6 +364,11 @@ class Marker:
         # Whoever is within the smaller tolerance is within the larger.
         loose = strict or all(allclose(a, r, PIKE_TOLERANCE) for a, r in pairs)
         return LegacyVerdicts(pike=loose, kernelbench=strict)
+
+
+def _measured(answer: torch.Tensor, truth: torch.Tensor, scale: LeafScale) -> LeafError:
+    found = compare(answer, truth, scale.signal, scale.grain)
+    return replace(found, error=found.error / scale.grown(truth))
 
 
 def _local(seen: LeafError | Look, tier: Tier) -> float:

@@ -1,6 +1,7 @@
 """Timed answers beside the reference runner's: the quick look never says more than the full one."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import LeafScale, grain_of  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_agreement import (  # noqa: E402 - torch
+    LOSES_TIER,
     Agreement,
     Quick,
     Tolerance,
@@ -274,3 +276,30 @@ def test_calls_that_agree_and_are_further_off_than_most_may_be_are_counted():
     mine[0][0].fill_(6e-4)
     assert judge.look(answers, references).coarse == 2
     assert judge.look(references, references).coarse == 0
+
+
+def test_what_the_next_tier_alone_allows_costs_the_tier_and_no_more():
+    """A number that is rounded falls the other way now and then."""
+    slots = lay_out([("y", "float32", (64, 4))])
+    near = Tolerance(scales=(PLAIN,), limits=(1e-4,), local=(1e-3,), usual=(5e-5,), pike=False)
+    far = Tolerance(scales=(PLAIN,), limits=(1e-2,), local=(1e-1,), usual=(5e-3,), pike=False)
+    answers, leaves = rows(slots, 3)
+    references = answers.clone()
+    leaves[1][0][:] = 1e-3
+    assert Agreement(near, slots).look(answers, references) is None
+    seen = Agreement(replace(near, looser=far), slots).look(answers, references)
+    assert seen.coarse == LOSES_TIER
+    leaves[2][0][:] = 7e-5
+    seen = Agreement(replace(near, looser=far), slots).look(answers, references)
+    assert seen.coarse == LOSES_TIER + 1
+    leaves[2][0][:] = 0.1
+    assert Agreement(replace(near, looser=far), slots).look(answers, references) is None
+
+
+def test_an_answer_that_is_larger_than_any_in_the_exam_is_measured_by_its_own_size():
+    right = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 500
+    answer = right * (1 + 1e-4)
+    small = replace(PLAIN, signal=1.0, size=1.0)
+    assert off_by(answer, right, PLAIN, 1.0) > 0.04
+    assert off_by(answer, right, small, 1.0) == pytest.approx(1e-4, rel=0.1)
+    assert off_by(answer / 500, right / 500, small, 1.0) == pytest.approx(1e-4, rel=0.1)
