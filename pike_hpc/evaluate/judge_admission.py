@@ -21,6 +21,7 @@ from pike_hpc.evaluate.correctness import (
     MIN_SIGNAL,
     UNEQUAL,
     limit,
+    own_share,
     unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, plain_edits, zeroed_weights
@@ -41,6 +42,11 @@ UNMEASURABLE = 1e30
 ALIKE_GAIN = 1.25
 """What makes attention's scores would have to be larger by more than this for it to choose: they
 are so much alike that hardly anything depends on them."""
+
+FINER = {Tier.FP32: 1 / 30, Tier.TF32: 1 / 2}
+"""Of bfloat16's own noise, that of TF32 is a quarter and float32's next to nothing: where all three
+are small beside the signal, as where an answer is mostly what it was given, a tier ends before what
+is coarser by nature."""
 
 SCORES = "scores_flat"
 PLAIN = "plain_layer_skipped"
@@ -118,6 +124,8 @@ class _Trial:
         self._truth, self._signal = truth, Signal(truth)
         self._slots: tuple[Slot, ...] = truth.frame.output_slots
         self._floats = self._signal.floats
+        # A GPU is fast at everything: what a task admits must not depend on a clock there.
+        self._thorough = truth.device.type == "cuda" or self._signal.cheap
         self._noise = self._signal.noise
         self._known: dict[Tier, dict[int, float]] = {}
         """E of the reference in a tier's arithmetic, by output leaf, where that was measured."""
@@ -261,9 +269,7 @@ class _Trial:
                 limits[leaf][tier] = half
 
     def _limits(self) -> list[dict[Tier, float]]:
-        # A GPU is fast at bfloat16: what a task admits must not depend on a clock there.
-        tried = self._truth.device.type == "cuda" or self._signal.cheap
-        half = self._signal.half_noise() if tried else {}
+        half = self._signal.half_noise() if self._thorough else {}
         tf32 = self._signal.tf32_noise()
         self._known = {Tier.TF32: tf32, Tier.HALF: half}
         rounded = self._signal.rounded_noise()
@@ -277,7 +283,12 @@ class _Trial:
                 Tier.HALF: max(noises),
             }
             tiers = self._tiers() if i in self._floats else []
-            limits.append({t: limit(t, own[t], slot.count) for t in tiers})
+            ends = {t: limit(t, own[t], slot.count) for t in tiers}
+            for tier, part in FINER.items():
+                least = own_share(own.get(tier, 0.0), slot.count)
+                if tier in ends and half.get(i, 0.0) > least:
+                    ends[tier] = min(ends[tier], max(least, half[i] * part))
+            limits.append(ends)
             self._unrounded[i] = limit(Tier.HALF, max(noises[:-1]), slot.count)
         return limits
 
@@ -329,7 +340,9 @@ class _Trial:
         if not self._truth.legacy:  # whose tasks may forget: they are as their authors left them
             found += [
                 self._mutant(UNREAD, answer, what)
-                for what, answer in unread(self._truth, self._signal.native[0])
+                for what, answer in unread(
+                    self._truth, self._signal.native[0], thorough=self._thorough
+                )
             ]
         names = {mutant.name for mutant in found}
         return found, [n for n in ("layer_skipped", "weights_zeroed") if n not in names]

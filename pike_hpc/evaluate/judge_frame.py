@@ -55,7 +55,7 @@ def agree(
         answer = model(*inputs)
     if not all(_same(a, b) for a, b in zip(arguments, here, strict=True)):
         raise TaskRefused("forward changes its inputs", where=loaded.task.key)
-    output_tree = _describe_outputs(answer, outputs)
+    output_tree = describe_outputs(answer, outputs)
     if not outputs:
         raise TaskRefused("forward returns no tensor", where=loaded.task.key)
     leaves = [torch.as_tensor(t) for t in outputs]
@@ -99,7 +99,7 @@ def answer_leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[t
     """Output tensors of a call, of their own: a later call can't change them."""
     leaves: list[Any] = []
     with torch.inference_mode():
-        _describe_outputs(model(*arguments), leaves)
+        describe_outputs(model(*arguments), leaves)
         return [torch.as_tensor(leaf).clone() for leaf in leaves]
 
 
@@ -136,5 +136,6 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _describe_outputs(answer: Any, leaves: list[Any]) -> Any:
+def describe_outputs(answer: Any, leaves: list[Any]) -> Any:
+    """The tree of an answer; its tensors and numbers are added to `leaves`."""
     return describe(answer, torch.is_tensor, leaves, numbers_are_leaves=True)

@@ -215,7 +215,7 @@ class Truth:
         model = self.model
         if self._state is not None and not self._goes_on:
             self._state.restore()
-        return answer_leaves(model, self._arguments(seed, lambda t: t.to(self.device, copy=True)))
+        return answer_leaves(model, self.arguments(seed, lambda t: t.to(self.device, copy=True)))
 
     @contextmanager
     def moved(self, move: Callable[[int, torch.Tensor], torch.Tensor]) -> Iterator[None]:
@@ -331,7 +331,7 @@ class Truth:
 
         def batches() -> list[Any]:
             to_device = functools.partial(torch.Tensor.to, device=self.device, copy=True)
-            return [self._arguments(s, to_device) for s in CALIBRATION_SEEDS]
+            return [self.arguments(s, to_device) for s in CALIBRATION_SEEDS]
 
         self.calibrated = settle_norms(model, batches)
         if sharpen_scores(model, lambda: model(*batches()[0])):
@@ -355,7 +355,7 @@ class Truth:
             if self._state is not None:
                 self._state.restore()
             self._twin = twin(self.model, device, widen_weights=self._widen_weights)
-        arguments = self._arguments(
+        arguments = self.arguments(
             seed, lambda t: t.to(device, WIDER.get(t.dtype, t.dtype), copy=True)
         )
         chosen = [c.to(device) for c in choices]
@@ -406,7 +406,7 @@ class Truth:
     def _packed(self, inputs: Sequence[Any], place: torch.device) -> torch.Tensor:
         return pack(self.frame, inputs, place, self._loaded.task.key)
 
-    def _arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    def arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Arguments of a call; `change` copies, since forward may write what it is given."""
         tree, leaves = self._inputs(seed)
         if self._move is not None:

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import torch
 
+from pike_hpc.evaluate.judge_faint import faint
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_range import checks_strictly
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, alike
@@ -24,13 +25,10 @@ UNREAD = "input_unread"
 LEAST_SIZE = 8
 """Shorter dimensions are not cut: a quarter of them is little to save."""
 LARGE = 1 / 4
-"""Of the largest input: of smaller ones only sequences are cut."""
-SEQUENCE = 64
-"""Steps that are worth leaving out also where a step is little: dimensions of so many indices, but
-for the last, of three and more."""
-LARGEST = 1 << 24
-"""Numbers of an input or an answer beyond which nothing is tried: no sequence is so long, and each
-try would take seconds."""
+"""Of the largest input: smaller ones are not cut either. What hangs on them may be faint and cheap,
+such as covariates beside a history, and a task should not lose a tier for that."""
+LARGEST_INPUT, LARGEST_ANSWER = 1 << 26, 1 << 24
+"""Numbers beyond which nothing is tried: each try would take seconds."""
 BUDGET_S = 20.0
 """After so long no further dimension is begun: slow references on a CPU have many."""
 CUT, NEXT_CUT = 4, 8
@@ -53,25 +51,33 @@ Answering = Callable[[int], Leaves]
 
 
 def unread(
-    truth: Truth, first: Leaves, clock: Callable[[], float] = time.monotonic
+    truth: Truth,
+    first: Leaves,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    thorough: bool = True,
 ) -> Iterator[tuple[str, Leaves]]:
     """Answers to the first admission input with a part of it from the second one.
 
-    From either end of each dimension of each large tensor, and from its middle; of a small one only
-    where it may be a sequence: much work may hang on few numbers. Where a quarter
+    From either end of each dimension of each large tensor, and from its middle. Where a quarter
     changes nothing it may be there for nothing, such as what a mask hides: then the rest that
     matters is cut by an eighth. What fades comes through that unnoticed, what is hidden does not.
+    Then what a gradient shows to be all but forgotten, wherever it lies.
 
     Args:
         truth: of the task.
         first: the reference's own answer to the first input.
         clock: seconds.
+        thorough: ask for a gradient, too: a call takes little time.
 
     Yields:
         What was left unread, for a person, and the answer.
     """
     slots: Sequence[Slot] = truth.frame.input_slots
-    if not slots or max(slot.count for slot in (*slots, *truth.frame.output_slots)) > LARGEST:
+    answers = truth.frame.output_slots
+    if not slots or max(slot.count for slot in slots) > LARGEST_INPUT:
+        return
+    if max(slot.count for slot in answers) > LARGEST_ANSWER:
         return
     if truth.device.type == "cuda" and checks_strictly(truth, ADMISSION_SEEDS[0]):
         return  # one that fails would end this process
@@ -92,6 +98,29 @@ def unread(
         found = _tried(size, functools.partial(mixed, leaf, dim, part), first)
         if found is not None:
             yield f"the {part} {found[0]} of {size} in dimension {dim} unread", found[1]
+    if thorough and not truth.large and clock() <= end_s:
+        yield from _forgotten(truth, one, other)
+
+
+def _forgotten(
+    truth: Truth, one: torch.Tensor, other: torch.Tensor
+) -> Iterator[tuple[str, Leaves]]:
+    """The answer without what it hardly depends on, where that is a quarter of a large input."""
+    slots = truth.frame.input_slots
+    most = max(slot.count for slot in slots)
+    masks = faint(truth.model, functools.partial(truth.arguments, ADMISSION_SEEDS[0]))
+    packed, count = one.clone(), 0
+    for slot, mask, into, by in zip(
+        slots, masks, views(slots, packed), views(slots, other), strict=False
+    ):
+        if mask is not None and slot.count >= LARGE * most and CUT * int(mask.sum()) >= slot.count:
+            into[mask] = by[mask]
+            count += int(mask.sum())
+    if count:
+        yield (
+            f"{count} numbers that it hardly depends on unread",
+            truth.answers_to(packed, natively=True),
+        )
 
 
 def cuts(slots: Sequence[Slot], tensors: Leaves) -> Iterator[tuple[int, int, Part]]:
@@ -102,18 +131,11 @@ def cuts(slots: Sequence[Slot], tensors: Leaves) -> Iterator[tuple[int, int, Par
     most = max(slot.count for slot in slots)
     for parts in (Part.FIRST, Part.LAST), (Part.MIDDLE,):  # what forgets seldom does at both ends
         for leaf, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
-            if _is_in_order(tensor):
+            if slot.count < LARGE * most or _is_in_order(tensor):
                 continue
-            whole = slot.count >= LARGE * most
             for dim, size in enumerate(slot.shape):
-                if size >= LEAST_SIZE if whole else _may_be_sequence(tensor, dim):
+                if size >= LEAST_SIZE:
                     yield from ((leaf, dim, part) for part in parts)
-
-
-def _may_be_sequence(tensor: torch.Tensor, dim: int) -> bool:
-    """Whether a dimension may be steps. Features are last, and whole numbers or flags are masks."""
-    is_inner = tensor.dim() > 2 and dim < tensor.dim() - 1
-    return is_inner and tensor.shape[dim] >= SEQUENCE and tensor.is_floating_point()
 
 
 def _is_in_order(tensor: torch.Tensor) -> bool:

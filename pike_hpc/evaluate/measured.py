@@ -19,6 +19,7 @@ MODULES = (
     "evaluate/judge_admission.py",
     "evaluate/judge_calm.py",
     "evaluate/judge_constructor.py",
+    "evaluate/judge_faint.py",
     "evaluate/judge_frame.py",
     "evaluate/judge_memory.py",
     "evaluate/judge_mutants.py",

@@ -16,6 +16,7 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
 )
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
 from pike_hpc.evaluate.judge_exam import set_paper  # noqa: E402
+from pike_hpc.evaluate.judge_faint import faint  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, rounded  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
@@ -284,9 +285,11 @@ def test_a_model_that_forgets_its_first_steps_tells_nothing_of_who_leaves_them_o
 
 
 def test_nor_one_that_forgets_what_lies_between_its_ends():
-    found = admission_of(FORGETS_BETWEEN)
-    assert not found.admitted
-    assert "the middle 3 of 8 in dimension 1 unread" in found.reason
+    assert not admission_of(FORGETS_BETWEEN).admitted
+    with truth_of(FORGETS_BETWEEN) as (truth, _):
+        first = truth.natively(ADMISSION_SEEDS[0])
+        cut = [what for what, _ in unread(truth, first, thorough=False)]
+    assert "the middle 3 of 8 in dimension 1 unread" in cut
 
 
 def test_one_that_remembers_them_does():
@@ -325,16 +328,7 @@ def test_whole_numbers_in_order_are_not_mixed():
     assert {leaf for leaf, _, _ in cuts(slots, tensors)} == {0, 1}
 
 
-def test_of_a_small_input_only_what_may_be_steps_is_cut():
-    """Features and rows of it, masks and short sequences are little to save."""
-    shapes = [(64, 512), (4, 64, 8), (128, 16), (4, 63, 8), (4, 8, 64), (4, 64, 8)]
-    slots = lay_out([(f"x{i}", "float32", shape) for i, shape in enumerate(shapes)])
-    tensors = [torch.randn(shape) for shape in shapes]
-    tensors[-1] = tensors[-1] > 0
-    assert {(leaf, dim) for leaf, dim, _ in cuts(slots, tensors)} == {(0, 0), (0, 1), (1, 1)}
-
-
-FORGETS_SMALL = """
+SCATTERED = """
 import torch
 import torch.nn as nn
 
@@ -344,15 +338,15 @@ class Model(nn.Module):
         super().__init__()
         self.step = nn.Linear(8, 8)
 
-    def forward(self, x, matrix):
+    def forward(self, x):
         h = 0 * x[:, 0]
         for t in range(64):
-            h = 0.3 * h + self.step(x[:, t])
-        return h, matrix.relu()
+            h = {} * h + self.step(x[:, 37 * t % 64])
+        return h
 
 
 def get_inputs():
-    return [torch.randn(4, 64, 8), torch.randn(128, 128)]
+    return [torch.randn(4, 64, 8)]
 
 
 def get_init_inputs():
@@ -360,10 +354,40 @@ def get_init_inputs():
 """
 
 
-def test_a_short_memory_of_a_small_input_is_seen_beside_a_large_one():
-    found = admission_of("", source=FORGETS_SMALL)
+def test_what_is_forgotten_is_found_wherever_it_lies():
+    found = admission_of("", source=SCATTERED.replace("{}", "0.3"))
     assert not found.admitted
-    assert "of 64 in dimension 1 unread" in found.reason
+    assert "numbers that it hardly depends on unread" in found.reason
+    assert admission_of("", source=SCATTERED.replace("{}", "0.95")).admitted
+
+
+class Half(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x, where):
+        y = x.clone()
+        x.zero_()  # its own copy
+        return {"y": y[:, :4] * self.weight, "z": 1e-9 * y[:, 4:6]}, where
+
+
+def test_hardly_is_next_to_nothing_and_not_nothing_at_all():
+    model, x = Half(), torch.rand(3, 8) + 1
+    given = [x.clone(), torch.arange(3)]
+    masks = faint(model, lambda change: [change(t) for t in given])
+    assert masks[1] is None
+    assert masks[0].all(0).tolist() == [False] * 4 + [True] * 2 + [False] * 2
+    assert torch.equal(given[0], x)
+    assert model.weight.dtype == torch.float32
+    assert model.weight.requires_grad
+
+
+def test_a_model_that_takes_no_gradients_hides_nothing():
+    def raises(change):
+        raise RuntimeError("no float64 here")
+
+    assert faint(Half(), raises) == []
 
 
 def test_no_dimension_is_begun_when_time_is_over():
@@ -417,3 +441,43 @@ def test_what_is_rounded_is_in_bfloat16_and_finite(dtype):
 def test_complex_numbers_are_rounded_as_pairs_and_whole_ones_not():
     assert rounded(torch.tensor([1.001 + 2.001j])).tolist() == [1 + 2j]
     assert rounded(torch.tensor([2**24 + 1])).tolist() == [2**24 + 1]
+
+
+LEVELS = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(32, 32)
+
+    def forward(self, x):
+        mean, spread = x.mean(1, keepdim=True), x.std(1, keepdim=True)
+        return self.net((x - mean) / spread) * spread + mean
+
+
+def get_inputs():
+    return [torch.randn(64, 32) + 1000 * torch.rand(64, 1)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_beside_levels_that_hide_it_bfloat16_is_not_taken_for_float32():
+    with truth_of("", source=LEVELS) as (truth, task):
+        found = admit(truth, task.digest)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            (answer,) = truth.natively(ADMISSION_SEEDS[0])
+        off = compare(
+            answer,
+            truth.answers(ADMISSION_SEEDS[0])[0],
+            signal_of([truth.answers(seed)[0] for seed in ADMISSION_SEEDS]),
+        ).error
+    assert found.limits[0][Tier.FP32] < off < 1e-5
+    assert found.limits[0][Tier.TF32] < off
+    plain = yardstick_of("return q * k + v")
+    assert plain.limits[0][Tier.FP32] == 1e-5
