@@ -60,6 +60,13 @@ def agree(
         raise TaskRefused("forward returns no tensor", where=loaded.task.key)
     leaves = [torch.as_tensor(t) for t in outputs]
     state = model.state_dict(keep_vars=True)
+    for name, value in state.items():
+        if not torch.is_tensor(value) or value.is_quantized:
+            raise TaskRefused(
+                f"{name} in the model's state_dict is no plain tensor, so no program could be given "
+                "its weights (quantized layers and extra state)",
+                where=loaded.task.key,
+            )
     indices = {name: i for i, name in enumerate(state)}
     frame = Frame(
         input_tree=input_tree,
