@@ -63,8 +63,8 @@ def agree(
     for name, value in state.items():
         if not torch.is_tensor(value) or value.is_quantized:
             raise TaskRefused(
-                f"{name} in the model's state_dict is no plain tensor, so no program could be given "
-                "its weights (quantized layers and extra state)",
+                f"{name} in the model's state_dict is no plain tensor, so no program could be "
+                "given its weights (quantized layers and extra state)",
                 where=loaded.task.key,
             )
     indices = {name: i for i, name in enumerate(state)}
