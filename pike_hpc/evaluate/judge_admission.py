@@ -124,8 +124,6 @@ class _Trial:
         self._truth, self._signal = truth, Signal(truth)
         self._slots: tuple[Slot, ...] = truth.frame.output_slots
         self._floats = self._signal.floats
-        # A GPU is fast at everything: what a task admits must not depend on a clock there.
-        self._thorough = truth.device.type == "cuda" or self._signal.cheap
         self._noise = self._signal.noise
         self._known: dict[Tier, dict[int, float]] = {}
         """E of the reference in a tier's arithmetic, by output leaf, where that was measured."""
@@ -269,7 +267,9 @@ class _Trial:
                 limits[leaf][tier] = half
 
     def _limits(self) -> list[dict[Tier, float]]:
-        half = self._signal.half_noise() if self._thorough else {}
+        # A GPU is fast at bfloat16: what a task admits must not depend on a clock there.
+        tried = self._truth.device.type == "cuda" or self._signal.cheap
+        half = self._signal.half_noise() if tried else {}
         tf32 = self._signal.tf32_noise()
         self._known = {Tier.TF32: tf32, Tier.HALF: half}
         rounded = self._signal.rounded_noise()
@@ -341,7 +341,7 @@ class _Trial:
             found += [
                 self._mutant(UNREAD, answer, what)
                 for what, answer in unread(
-                    self._truth, self._signal.native[0], thorough=self._thorough
+                    self._truth, self._signal.native[0], thorough=self._signal.cheap
                 )
             ]
         names = {mutant.name for mutant in found}

@@ -42,12 +42,14 @@ def faint(
         return wide.clone()  # a forward may write over its input
 
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    # cudnn's take gradients in training alone.
+    recurs = any(isinstance(module, nn.RNNBase) for module in model.modules())
     try:
         twin = copy.deepcopy(model).double().requires_grad_(False)
         with (
             torch.enable_grad(),
             default_dtype(torch.float64),
-            torch.backends.cudnn.flags(enabled=False),  # whose RNNs know none outside of training
+            torch.backends.cudnn.flags(enabled=not recurs),
         ):
             leaves: list[Any] = []
             describe_outputs(twin(*arguments(watched)), leaves)
