@@ -101,11 +101,13 @@ def test_bfloat16_passes_where_the_task_makes_much_of_it(lane):
     source = lenet(
         "with torch.autocast('cpu', torch.bfloat16):\n            return self.net(x).float()"
     )
-    found = [judge(lane, source, task=LENET) for _ in range(3)]
-    for result in found:  # whose weights draw three times the usual noise, is told so: 4 of 100
+    passed, unjudged = [], []
+    while len(passed) < 2:
+        result = judge(lane, source, task=LENET)
+        # Whose weights draw three times the usual noise, is told so: 4 of 100.
         assert result.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR), result.message
-    passed = [result for result in found if result.status is EvalStatus.PASSED]
-    assert len(passed) >= 2, [result.message for result in found]
+        (passed if result.status is EvalStatus.PASSED else unjudged).append(result)
+        assert len(unjudged) <= 2, [result.message for result in unjudged]
     assert all(result.tier in (Tier.TF32, Tier.HALF) for result in passed)
 
 
