@@ -101,14 +101,13 @@ def test_bfloat16_passes_where_the_task_makes_much_of_it(lane):
     source = lenet(
         "with torch.autocast('cpu', torch.bfloat16):\n            return self.net(x).float()"
     )
-    passed, unjudged = [], []
-    while len(passed) < 2:
-        result = judge(lane, source, task=LENET)
-        # Whose weights draw three times the usual noise, is told so: 4 of 100.
-        assert result.status in (EvalStatus.PASSED, EvalStatus.JUDGE_ERROR), result.message
-        (passed if result.status is EvalStatus.PASSED else unjudged).append(result)
-        assert len(unjudged) <= 2, [result.message for result in unjudged]
-    assert all(result.tier in (Tier.TF32, Tier.HALF) for result in passed)
+    # A judge's weights that draw three times the usual noise: 4 of 100, who are told so.
+    for attempt in range(4):
+        result = judge(lane, source, task=LENET, retime=attempt)
+        if result.status is not EvalStatus.JUDGE_ERROR:
+            break
+    assert result.status is EvalStatus.PASSED, result.message
+    assert result.tier in (Tier.TF32, Tier.HALF)
 
 
 def test_and_who_leaves_a_channel_out_there_is_wrong(lane):
