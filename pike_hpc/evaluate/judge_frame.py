@@ -6,7 +6,7 @@ values and no precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,13 +60,7 @@ def agree(
         raise TaskRefused("forward returns no tensor", where=loaded.task.key)
     leaves = [torch.as_tensor(t) for t in outputs]
     state = model.state_dict(keep_vars=True)
-    for name, value in state.items():
-        if not torch.is_tensor(value) or value.is_quantized:
-            raise TaskRefused(
-                f"{name} in the model's state_dict is no plain tensor, so no program could be "
-                "given its weights (quantized layers and extra state)",
-                where=loaded.task.key,
-            )
+    _demand_plain(state, loaded.task.key)
     indices = {name: i for i, name in enumerate(state)}
     frame = Frame(
         input_tree=input_tree,
@@ -83,6 +77,17 @@ def agree(
         on_host=tuple(i for i, t in enumerate(leaves) if t.is_cpu),
     )
     return frame, bool(run.choices)
+
+
+def _demand_plain(state: Mapping[str, Any], where: str) -> None:
+    """Refuse what no program could be given."""
+    for name, value in state.items():
+        if not torch.is_tensor(value) or value.is_quantized:
+            raise TaskRefused(
+                f"{name} in the model's state_dict is no plain tensor, so no program could be "
+                "given its weights (quantized layers and extra state)",
+                where=where,
+            )
 
 
 def pack(frame: Frame, inputs: Sequence[Any], place: torch.device, where: str) -> torch.Tensor:
