@@ -285,7 +285,7 @@ class _Trial:
             tiers = self._tiers() if i in self._floats else []
             ends = {t: limit(t, own[t], slot.count) for t in tiers}
             for tier, part in FINER.items():
-                least = own_share(own.get(tier, 0.0), slot.count)
+                least = own_share(own[tier], slot.count)
                 if tier in ends and half.get(i, 0.0) > least:
                     ends[tier] = min(ends[tier], max(least, half[i] * part))
             limits.append(ends)

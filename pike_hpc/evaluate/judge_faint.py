@@ -15,33 +15,34 @@ from torch import nn
 from pike_hpc.evaluate.judge_frame import describe_outputs
 from pike_hpc.evaluate.judge_widen import default_dtype
 
-FAINT = 1e-6
+HARDLY = 1e-6
 """Of the root mean square of a gradient. Exact zeros are what is masked, or cut by a ReLU."""
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def faint(
-    model: nn.Module, arguments: Callable[[Change], Sequence[Any]]
+    model: nn.Module, device: torch.device, arguments: Callable[[Change], Sequence[Any]]
 ) -> list[torch.Tensor | None]:
     """Of each leaf of the input, where a mixture of all answers hardly depends on it; on the host.
 
     In float64, which does not lose what a thousand steps fade to. None for leaves of whole numbers
-    and for those that nothing depends on; of all where the model knows no float64, takes no
+    and for those that nothing depends on. Empty where the model knows no float64, takes no
     gradients or finds no room.
 
     Args:
         model: left as it is.
+        device: where it is.
         arguments: of a call, each leaf passed through what it is given.
     """
     given: list[torch.Tensor] = []
 
     def watched(leaf: torch.Tensor) -> torch.Tensor:
-        wide = leaf.double().requires_grad_() if leaf.is_floating_point() else leaf
-        given.append(wide)
-        return wide.clone()  # a forward may write over its input
+        is_float = leaf.is_floating_point()
+        own = leaf.to(device, torch.float64 if is_float else leaf.dtype, copy=True)
+        given.append(own.requires_grad_(is_float))
+        return own.clone()  # a forward may write over its input
 
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     # cudnn's take gradients in training alone.
     recurs = any(isinstance(module, nn.RNNBase) for module in model.modules())
     try:
@@ -70,4 +71,4 @@ def _hardly(gradient: torch.Tensor | None) -> torch.Tensor | None:
     if gradient is None:
         return None
     size = gradient.abs()
-    return ((size > 0) & (size < FAINT * gradient.square().mean().sqrt())).cpu()
+    return ((size > 0) & (size < HARDLY * gradient.square().mean().sqrt())).cpu()

@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from typing import TypeVar
 
 import torch
 
@@ -45,6 +46,8 @@ class Part(StrEnum):
         room = size - count
         return {Part.FIRST: 0, Part.MIDDLE: room // 2, Part.LAST: room}[self]
 
+
+T = TypeVar("T")
 
 Answering = Callable[[int], Leaves]
 """The answer where so many indices of a dimension are another input's."""
@@ -95,20 +98,26 @@ def unread(
         if clock() > end_s:
             return
         size = slots[leaf].shape[dim]
-        found = _tried(size, functools.partial(mixed, leaf, dim, part), first)
+        answer = functools.partial(mixed, leaf, dim, part)
+        found = _tried(functools.partial(_cut, size, answer, first))
         if found is not None:
             yield f"the {part} {found[0]} of {size} in dimension {dim} unread", found[1]
     if thorough and not truth.large and clock() <= end_s:
-        yield from _forgotten(truth, one, other)
+        packed, count = _forgotten(truth, one, other)
+        without = _tried(lambda: truth.answers_to(packed, natively=True)) if count else None
+        if without is not None and _shaped(without, first):
+            yield f"{count} numbers that it hardly depends on unread", without
 
 
-def _forgotten(
-    truth: Truth, one: torch.Tensor, other: torch.Tensor
-) -> Iterator[tuple[str, Leaves]]:
-    """The answer without what it hardly depends on, where that is a quarter of a large input."""
+def _forgotten(truth: Truth, one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The first input with the other's numbers where its answer hardly depends on them.
+
+    And how many these are; in each large input a quarter or none.
+    """
     slots = truth.frame.input_slots
     most = max(slot.count for slot in slots)
-    masks = faint(truth.model, functools.partial(truth.arguments, ADMISSION_SEEDS[0]))
+    arguments = functools.partial(truth.arguments, ADMISSION_SEEDS[0])
+    masks = faint(truth.model, truth.device, arguments)
     packed, count = one.clone(), 0
     for slot, mask, into, by in zip(
         slots, masks, views(slots, packed), views(slots, other), strict=False
@@ -116,11 +125,7 @@ def _forgotten(
         if mask is not None and slot.count >= LARGE * most and CUT * int(mask.sum()) >= slot.count:
             into[mask] = by[mask]
             count += int(mask.sum())
-    if count:
-        yield (
-            f"{count} numbers that it hardly depends on unread",
-            truth.answers_to(packed, natively=True),
-        )
+    return packed, count
 
 
 def cuts(slots: Sequence[Slot], tensors: Leaves) -> Iterator[tuple[int, int, Part]]:
@@ -148,13 +153,17 @@ def _is_in_order(tensor: torch.Tensor) -> bool:
     )
 
 
-def _tried(size: int, answer: Answering, first: Leaves) -> tuple[int, Leaves] | None:
+def _tried(call: Callable[[], T | None]) -> T | None:
     try:
-        return _cut(size, answer, first)
+        return call()
     except torch.OutOfMemoryError:
         raise
     except Exception:  # what a forward does that knows inputs of one piece only
         return None
+
+
+def _shaped(leaves: Leaves, first: Leaves) -> bool:
+    return all(a.shape == b.shape for a, b in zip(leaves, first, strict=True))
 
 
 def _cut(size: int, answer: Answering, first: Leaves) -> tuple[int, Leaves] | None:
@@ -165,14 +174,13 @@ def _cut(size: int, answer: Answering, first: Leaves) -> tuple[int, Leaves] | No
     """
 
     def same(leaves: Leaves) -> bool:
-        shapes = (a.shape == b.shape for a, b in zip(leaves, first, strict=True))
-        return all(shapes) and alike(leaves, first)
+        return _shaped(leaves, first) and alike(leaves, first)
 
     if not (same(answer(0)) and same(answer(0))):
         return None
     count = size // CUT
     found = answer(count)
-    if any(a.shape != b.shape for a, b in zip(found, first, strict=True)):
+    if not _shaped(found, first):
         return None
     if not same(found):
         return count, found

@@ -35,7 +35,7 @@ as trained ones may."""
 PROBE_SPREAD = 0.2
 """Relative change of the weights of the changed-weights probe."""
 
-FAINT = 0.02
+NEGLIGIBLE = 0.02
 """A matrix whose numbers are so small beside what a fresh layer of its size has, one over the root
 of its row's length, does as little as zeros do."""
 
@@ -104,7 +104,7 @@ def _hidden(parameter: torch.Tensor) -> float:
         return 0.0
     norm = float(torch.linalg.vector_norm(parameter, dtype=torch.float32))
     own, usual = norm / math.sqrt(parameter.numel()), math.sqrt(len(parameter) / parameter.numel())
-    if own < FAINT * usual:
+    if own < NEGLIGIBLE * usual:
         return min(BIAS_SPREAD, usual)
     zeros = parameter.numel() - int(torch.count_nonzero(parameter))
     learned = parameter.requires_grad and zeros >= MOSTLY * parameter.numel()

@@ -6,6 +6,7 @@ from builders.qkv_task import SOURCE
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
+from pike_hpc.evaluate.judge_faint import faint  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.records import Task  # noqa: E402
@@ -26,3 +27,26 @@ def test_what_half_ends_at_hangs_on_no_clock(device):
     assert found.admission.admitted, found.admission.reason
     assert found.wide is None
     assert found.half_noise > 2e-3  # rounding alone: about 1.1e-3
+
+
+@pytest.mark.parametrize("kind", [torch.nn.RNN, torch.nn.LSTM])
+def test_what_a_recurrence_forgets_is_found_there(device, kind):
+    torch.manual_seed(0)
+    layer = kind(8, 8, batch_first=True).cuda().eval()
+    model = torch.nn.Sequential(layer)
+    given = torch.randn(2, 400, 8)
+
+    class Last(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = model
+
+        def forward(self, x):
+            return self.layers(x)[0][:, -1]
+
+    (mask,) = faint(Last(), torch.device("cuda"), lambda change: [change(given)])
+    steps = mask.all(dim=2).all(dim=0)
+    assert mask.device.type == "cpu"
+    assert steps[:200].all()
+    assert not steps[-1]
+    assert next(layer.parameters()).dtype == torch.float32

@@ -1,11 +1,11 @@
 """Admission of tiny tasks in this process: which wrong versions a task is held to."""
 
-import contextlib
-
 import pytest
-from builders.qkv_task import SOURCE
 
 torch = pytest.importorskip("torch")
+
+from builders.admissions import admission_of, truth_of, yardstick_of  # noqa: E402
+from builders.qkv_task import SOURCE  # noqa: E402
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
     CAP,
@@ -16,14 +16,11 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
 )
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
 from pike_hpc.evaluate.judge_exam import set_paper  # noqa: E402
-from pike_hpc.evaluate.judge_faint import faint  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, rounded  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
-from pike_hpc.evaluate.judge_unread import cuts, unread  # noqa: E402
 from pike_hpc.evaluate.judge_variety import Variety, variety  # noqa: E402
-from pike_hpc.evaluate.layout import lay_out  # noqa: E402
-from pike_hpc.records import Task, Tier, Variant  # noqa: E402
+from pike_hpc.records import Tier, Variant  # noqa: E402
 from pike_hpc.tasks import find_task  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
@@ -61,57 +58,6 @@ SLOW_AT_FIRST = (
 """As a kernel that is compiled for what it is given: a second call is as fast as any."""
 FAINT_SCORES = "return x.sigmoid() + 1 + 0.16 * k + 0.12 * (torch.softmax({} * q @ k.mT, -1) @ v)"
 """Alike, they are off by less than twice what rounding is off by."""
-FORGETS = (
-    "h = 0 * q[:, 0]\n"
-    "        for step in range(8):\n"
-    "            h = {} * h + q[:, step]\n"
-    "        return h"
-)
-"""A recurrence of eight steps, of which the last answer is kept."""
-FORGETS_BETWEEN = (
-    "h = g = 0 * q[:, 0]\n"
-    "        for step in range(8):\n"
-    "            h, g = 1e-3 * h + q[:, step], 1e-3 * g + q[:, 7 - step]\n"
-    "        return h + g"
-)
-"""The same in both directions."""
-HIDES = "return torch.softmax(q @ k[:, :4].mT, -1) @ v[:, :4] + k[:, 4:].mean(1, keepdim=True) * 0"
-"""Half of the keys is masked."""
-
-
-NEARLY = (
-    "global calls\n"
-    "        calls = globals().get('calls', 0) + 1\n"
-    "        return v[:, 4:] * (1 + 3e-6 * (calls % 2))"
-)
-"""Half is not read, and the last digits are never the same twice."""
-
-
-@contextlib.contextmanager
-def truth_of(
-    body,
-    inputs="torch.randn(4, 8, 16)",
-    variant=Variant.ADMITTED,
-    dtype="torch.float32",
-    source=SOURCE,
-):
-    source = source.format(body=body).replace("torch.randn(4, 8, 16)", inputs)
-    source = source.replace("nn.Linear(16, 48)", f"nn.Linear(16, 48, dtype={dtype})")
-    task = Task(suite="tests", id="1", name="tiny", source=source, variant=variant)
-    truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
-    try:
-        yield truth, task
-    finally:
-        truth.close()
-
-
-def yardstick_of(body, **options):
-    with truth_of(body, **options) as (truth, task):
-        return admit(truth, task.digest)
-
-
-def admission_of(body, **options):
-    return yardstick_of(body, **options).admission
 
 
 def test_a_model_with_attention_is_held_to_its_scores():
@@ -276,127 +222,6 @@ def test_nor_is_it_asked_of_what_takes_long_or_has_many_numbers():
     assert yardstick_of(slow).signals == (0.0,)
 
 
-@pytest.mark.parametrize("kept", [0.08, 1e-3])
-def test_a_model_that_forgets_its_first_steps_tells_nothing_of_who_leaves_them_out(kept):
-    found = admission_of(FORGETS.format(kept))
-    assert not found.admitted
-    assert "input_unread" in found.reason
-    assert "in dimension 1" in found.reason
-
-
-def test_nor_one_that_forgets_what_lies_between_its_ends():
-    assert not admission_of(FORGETS_BETWEEN).admitted
-    with truth_of(FORGETS_BETWEEN) as (truth, _):
-        first = truth.natively(ADMISSION_SEEDS[0])
-        cut = [what for what, _ in unread(truth, first, thorough=False)]
-    assert "the middle 3 of 8 in dimension 1 unread" in cut
-
-
-def test_one_that_remembers_them_does():
-    found = admission_of(FORGETS.format(0.9))
-    assert found.admitted, found.reason
-    assert found.mutants["input_unread"] > 0.1
-
-
-def test_what_changes_nothing_may_be_left_unread():
-    found = admission_of("return v[:, 4:]")
-    assert found.admitted, found.reason
-    assert found.mutants["input_unread"] > 0.1
-    found = admission_of(HIDES)
-    assert found.admitted, found.reason
-
-
-def test_a_reference_that_rounds_otherwise_each_time_is_not_taken_to_read_what_it_hides():
-    """As sums in no order do on a GPU: that noise is no mutant."""
-    found = admission_of(NEARLY)
-    assert found.admitted, found.reason
-    assert "input_unread" not in found.mutants
-
-
-def test_legacy_is_as_its_author_left_it():
-    found = admission_of(FORGETS.format(1e-3), variant=Variant.LEGACY)
-    assert "input_unread" not in found.mutants
-
-
-def test_whole_numbers_in_order_are_not_mixed():
-    """They say where parts of others begin: a mixture would reach beyond its end."""
-    slots = lay_out([("a", "int64", (8, 128)), ("b", "float32", (8, 128)), ("c", "bool", (8,))])
-    rows = torch.arange(1024).view(8, 128)
-    tensors = [rows, torch.randn(8, 128), torch.ones(8, dtype=torch.bool)]
-    assert {leaf for leaf, _, _ in cuts(slots, tensors)} == {1}
-    tensors[0] = rows.flatten()[torch.randperm(1024)].view(8, 128)
-    assert {leaf for leaf, _, _ in cuts(slots, tensors)} == {0, 1}
-
-
-SCATTERED = """
-import torch
-import torch.nn as nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.step = nn.Linear(8, 8)
-
-    def forward(self, x):
-        h = 0 * x[:, 0]
-        for t in range(64):
-            h = {} * h + self.step(x[:, 37 * t % 64])
-        return h
-
-
-def get_inputs():
-    return [torch.randn(4, 64, 8)]
-
-
-def get_init_inputs():
-    return []
-"""
-
-
-def test_what_is_forgotten_is_found_wherever_it_lies():
-    found = admission_of("", source=SCATTERED.replace("{}", "0.3"))
-    assert not found.admitted
-    assert "numbers that it hardly depends on unread" in found.reason
-    assert admission_of("", source=SCATTERED.replace("{}", "0.95")).admitted
-
-
-class Half(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(4))
-
-    def forward(self, x, where):
-        y = x.clone()
-        x.zero_()  # its own copy
-        return {"y": y[:, :4] * self.weight, "z": 1e-9 * y[:, 4:6]}, where
-
-
-def test_hardly_is_next_to_nothing_and_not_nothing_at_all():
-    model, x = Half(), torch.rand(3, 8) + 1
-    given = [x.clone(), torch.arange(3)]
-    masks = faint(model, lambda change: [change(t) for t in given])
-    assert masks[1] is None
-    assert masks[0].all(0).tolist() == [False] * 4 + [True] * 2 + [False] * 2
-    assert torch.equal(given[0], x)
-    assert model.weight.dtype == torch.float32
-    assert model.weight.requires_grad
-
-
-def test_a_model_that_takes_no_gradients_hides_nothing():
-    def raises(change):
-        raise RuntimeError("no float64 here")
-
-    assert faint(Half(), raises) == []
-
-
-def test_no_dimension_is_begun_when_time_is_over():
-    with truth_of(HIDES) as (truth, _):
-        now = iter(range(0, 10_000, 15))
-        first = truth.natively(ADMISSION_SEEDS[0])
-        assert len(list(unread(truth, first, lambda: float(next(now))))) == 1
-
-
 def test_of_inputs_that_take_long_fewer_are_drawn():
     tokens = "torch.randint(0, 2000, (1, 1, 1)).float().repeat(1, 1, 16)"
     with truth_of("return q + k + v", inputs=tokens) as (truth, _):
@@ -407,14 +232,6 @@ def test_of_inputs_that_take_long_fewer_are_drawn():
         assert part.drawn == 64 + 32
     assert not Variety(drawn=32, repeated=0).is_small
     assert Variety(drawn=32, repeated=1).is_small
-
-
-def test_what_hides_in_the_whole_answer_is_seen_in_its_stretches():
-    found = admission_of(
-        "return (q[..., :1] + k.new_zeros(64)) * torch.logspace(0, 9, 8).view(8, 1)"
-    )
-    assert found.admitted, found.reason
-    assert found.mutants["input_unread"] > 0.01
 
 
 def test_a_task_of_few_inputs_tells_nothing_of_who_keeps_all_answers():
