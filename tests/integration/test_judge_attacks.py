@@ -107,10 +107,14 @@ def keep(tmp_path):
         one.ward.end()
 
 
+KEEPER_S = 0.02
+"""More than what a keeper needs to look: its own CPU time is counted with all below it."""
+
+
 def burn(ward: Ward) -> float:
-    """CPU seconds in a tenth of a second."""
+    """CPU seconds in a quarter of a second."""
     before = ward.cpu_s()
-    time.sleep(0.1)
+    time.sleep(0.25)
     return ward.cpu_s() - before
 
 
@@ -122,13 +126,13 @@ def test_a_process_whose_first_thread_ended_is_counted_stopped_and_killed(keep, 
     beat = tmp_path / "beat"
     hidden = HIDDEN.replace("while True: pass", f"while True: open({str(beat)!r}, 'w').close()")
     ward = keep(hidden + MARK + "threading.Event().wait()")
-    assert burn(ward) > 0.01
+    assert burn(ward) > 2 * KEEPER_S
     assert ward.stop()
     beat.unlink(missing_ok=True)
-    assert burn(ward) == 0.0
+    assert burn(ward) <= KEEPER_S + 1e-6
     assert not beat.exists()
     assert ward.go()
-    assert burn(ward) > 0.01
+    assert burn(ward) > 2 * KEEPER_S
     ward.end()
     beat.unlink(missing_ok=True)
     time.sleep(0.1)
