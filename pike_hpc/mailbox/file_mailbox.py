@@ -68,6 +68,7 @@ class FileMailbox:
         self._store = Store(
             root, files=self._files, wall_ns=wall_ns, commit=commit, lock=lock, shards=shards
         )
+        self._max_attempts = max_attempts
         self._janitor = Janitor(self._store, clock, max_attempts, jobs)
         self.shared = is_shared(root) if shared is None else shared
         self._line = Line(
@@ -194,11 +195,12 @@ class FileMailbox:
         held = any(self._store.has_hold(hold) for hold in names)
         return held or self._store.is_waited_for(names[0].ticket.request_id)
 
-    def release(self, claim: Claim) -> None:
-        """Give the request back without counting an attempt."""
+    def release(self, claim: Claim, *, tried: bool = False) -> None:
+        """Give the request back; an attempt counts only where it was `tried`."""
+        counts = tried and claim.attempt < self._max_attempts
         with self._store.locked("queue"):
             for hold in _holds(claim):
-                self._store.put_back(hold, hold.ticket)
+                self._store.put_back(hold, hold.ticket.next_attempt() if counts else hold.ticket)
         self._line.forget()
 
     def results(self, request_ids: Collection[str]) -> dict[str, EvalResult]:

@@ -56,7 +56,7 @@ class Ticket:
         return _ticket(match) if match else None
 
     def next_attempt(self) -> Ticket:
-        """The same request after a death while judging."""
+        """The same request after an attempt that came to nothing."""
         return dataclasses.replace(self, attempt=self.attempt + 1)
 
 

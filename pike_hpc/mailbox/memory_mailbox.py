@@ -132,11 +132,12 @@ class MemoryMailbox:
             entry.result, entry.worker_id, entry.judging = result, None, False
             return True
 
-    def release(self, claim: Claim) -> None:
-        """Give the request back without counting an attempt."""
+    def release(self, claim: Claim, *, tried: bool = False) -> None:
+        """Give the request back; an attempt counts only where it was `tried`."""
         with self._lock:
             entry = self._held(claim)
             if entry is not None:
+                entry.attempt += tried and entry.attempt < self._max_attempts
                 entry.worker_id, entry.judging = None, False
 
     def results(self, request_ids: Collection[str]) -> dict[str, EvalResult]:

@@ -70,8 +70,11 @@ class Mailbox(Protocol):
         """`commit` for each pair, for less; each result stands or falls by itself."""
         ...
 
-    def release(self, claim: Claim) -> None:
-        """Give the request back without counting an attempt. Does nothing for a lost claim."""
+    def release(self, claim: Claim, *, tried: bool = False) -> None:
+        """Give the request back to its place. Does nothing for a lost claim.
+
+        An attempt counts only where it was `tried`, and never buries: the last one stays the last.
+        """
         ...
 
     def results(self, request_ids: Collection[str]) -> dict[str, EvalResult]:

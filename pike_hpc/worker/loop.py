@@ -214,7 +214,14 @@ class _Worker:
             return
         for seat, _ in ended:
             self._durations.add(self._clock() - seat.began_at)
-        self._deliver([(seat.claim, judged.result) for seat, judged in ended if seat.claim])
+        verdicts = []
+        for seat, judged in ended:
+            if seat.claim is not None and judged.judge_failed and seat.claim.attempt == 1:
+                self._ask_again(seat.claim, judged.result)
+            elif seat.claim is not None:
+                verdicts.append((seat.claim, judged.result))
+        if verdicts:
+            self._deliver(verdicts)
         for seat, judged in ended:
             seat.settle(judged, self._clock())
         self._next_claim_at = self._busy_at = self._clock()
@@ -240,6 +247,14 @@ class _Worker:
             if seat.claim is not None:
                 self._release(seat.claim)
                 seat.claim = None
+
+    def _ask_again(self, claim: Claim, result: EvalResult) -> None:
+        """Give a request back once whose judge failed: another lane may be well, or this one soon.
+
+        Twice, and the failure is the verdict: a program can be what a judge fails of.
+        """
+        _log.warning("%s goes back for a second try: %s", claim.request.request_id, result.message)
+        self._persist(lambda: self._mailbox.release(claim, tried=True))
 
     def _out_of_time(self) -> bool:
         """Whether what is in flight must be given up now."""

@@ -393,11 +393,16 @@ class MailboxMachine(RuleBasedStateMachine):
         worker.claims.remove(claim)
 
     @precondition(lambda self: any(w.claims for w in self.workers))
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), tried=st.booleans())
+    def release(self, data: st.DataObject, tried: bool) -> None:
         worker, claim = self.some_claim(data)
-        self.attempt(worker.files, lambda: worker.mailbox.release(claim))
+        request_id = claim.request.request_id
+        self.attempt(worker.files, lambda: worker.mailbox.release(claim, tried=tried))
         worker.claims.remove(claim)
+        if claim.token in self.doubtful or self.troubled:
+            self.unsure.add(request_id)
+        elif claim.token not in self.ghosts and request_id not in self.standing:
+            self.deaths[request_id] += tried and claim.attempt < MAX_ATTEMPTS
 
     @rule(w=st.integers(0, 1))
     def leave(self, w: int) -> None:

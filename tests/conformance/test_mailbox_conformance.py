@@ -195,6 +195,19 @@ def test_a_released_request_goes_back_to_its_place(mailbox):
     assert [(c.request, c.attempt) for c in again] == [(one, 1) for one in sent]
 
 
+def test_a_release_after_a_try_counts_it_and_buries_nothing(mailbox):
+    sent = request(1)
+    mailbox.put(sent)
+    attempts = []
+    for _ in range(5):
+        claim = take(mailbox)
+        assert mailbox.judging(claim)
+        attempts.append(claim.attempt)
+        mailbox.release(claim, tried=True)
+    assert attempts == [1, 2, 3, 3, 3]
+    assert mailbox.counts().new == 1
+
+
 def test_only_a_worker_with_the_device_claims(mailbox):
     mailbox.put(request(1, device_kind="NVIDIA H200 (141 GB)"))
     mailbox.put(request(2))

@@ -154,9 +154,8 @@ def test_a_broken_lane_rests_while_the_others_work():
         ids.append(request(0, number).request_id)
     judges = [BrokenJudge(), SimulatedJudge("cpu", latency_s=0.002)]
     assert run_worker(mailbox, judges, options(), stop=Stop(), rng=random.Random(0)) == 0
-    broken = [r for r in mailbox.results(ids).values() if r.status is EvalStatus.JUDGE_ERROR]
     assert mailbox.counts().done == 40
-    assert 1 <= len(broken) <= 3
+    assert not [r for r in mailbox.results(ids).values() if r.status is EvalStatus.JUDGE_ERROR]
 
 
 @pytest.mark.parametrize("kinds", [(), ("cpu", "nvidia-h200")])
