@@ -145,35 +145,58 @@ class Feeder(threading.Thread):
         self._mailbox, self._book, self._device = mailbox, book, device
         self._cards, self._ahead = dealt(programs, seed), 6 * judges
         self._seconds, self._stop_worker = seconds, stop
-        self._cold, self._again = [], 0
+        self._asked, self._turn = [], 0
 
     def run(self):
         """Feed, then have the worker stop."""
+        warm = False
         while (now := self._book.now()) < self._seconds:
+            if not warm and now >= self._seconds / 2:
+                warm = True
+                self._take_back()
             while self._mailbox.counts().new < self._ahead:
-                self._put(warm=now >= self._seconds / 2)
+                self._put(warm)
             time.sleep(0.05)
         self._stop_worker.request("the time is up")
 
-    def _put(self, *, warm):
-        if warm and self._cold:
-            program, number = self._cold[self._again % len(self._cold)]
-            self._again += 1
-            source = program.make(number) + f"\n# again {self._again}\n"
+    def _take_back(self):
+        """What nobody has begun to judge has no build to find again."""
+        begun = self._mailbox.withdraw([request.request_id for _, request in self._asked])
+        self._asked = [each for each in self._asked if each[1].request_id in begun]
+
+    def _put(self, warm):
+        known = self._forgotten() if warm else None
+        if known is None:
+            program, request = self._drawn()
+            self._asked.append((program, request))
         else:
-            program, number = next(self._cards)
-            self._cold.append((program, number))
-            source = program.make(number)
+            program, request = known
+        self._book.asked[request.request_id] = (program, known is not None)
+        self._mailbox.put(request)
+
+    def _forgotten(self):
+        """What was judged longest ago, its verdict discarded; None before any verdict is in.
+
+        The very text again: a build is kept for the text that it was made from.
+        """
+        for _ in self._asked:
+            program, request = self._asked[self._turn % len(self._asked)]
+            self._turn += 1
+            if self._mailbox.results([request.request_id]):
+                self._mailbox.discard([request.request_id])
+                return program, request
+        return None
+
+    def _drawn(self):
+        program, number = next(self._cards)
         hangs = EvalStatus.TIMEOUT in program.expected
-        request = EvalRequest(
+        return program, EvalRequest(
             task=task_of(program.task),
-            candidate_source=source,
+            candidate_source=program.make(number),
             device_kind=self._device.kind,
             image_digest=image_digest(),
             timeout_s=HANG_TIMEOUT_S if hangs else TIMEOUT_S,
         )
-        self._book.asked[request.request_id] = (program, warm)
-        self._mailbox.put(request)
 
 
 def drive(device, programs, seconds, seed=1, engine="auto"):
