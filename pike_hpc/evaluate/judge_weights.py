@@ -102,7 +102,8 @@ def _hidden(parameter: torch.Tensor) -> float:
     """By how much a matrix has to be spread that hides what it does; 0 where it hides nothing."""
     if parameter.dim() < 2:
         return 0.0
-    norm = float(torch.linalg.vector_norm(parameter, dtype=torch.float32))
+    finer = torch.promote_types(parameter.dtype, torch.float32)
+    norm = float(torch.linalg.vector_norm(parameter, dtype=finer))
     own, usual = norm / math.sqrt(parameter.numel()), math.sqrt(len(parameter) / parameter.numel())
     if own < NEGLIGIBLE * usual:
         return min(BIAS_SPREAD, usual)

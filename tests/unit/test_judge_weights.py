@@ -28,9 +28,12 @@ def test_a_constant_is_moved_by_enough_to_matter(value, least, most):
     assert value in (0.0, 2.0) or bool((moved > 0).all())  # its sign may matter
 
 
-def test_what_is_no_constant_stays():
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64], ids=str
+)
+def test_what_is_no_constant_stays(dtype):
     torch.manual_seed(0)
-    model = nn.Linear(4, 4)
+    model = nn.Linear(4, 4, dtype=dtype)
     before = {n: p.clone() for n, p in model.named_parameters()}
     spread_constants(model, 1)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
