@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pike_hpc.evaluate.correctness import compare
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_operations import Operations
 from pike_hpc.evaluate.judge_signal import Leaves, Signal, scale
 from pike_hpc.evaluate.judge_truth import Truth
 
@@ -130,11 +130,11 @@ def _half(truth: Truth, seed: int) -> list[torch.Tensor] | None:
         return None
 
 
-class _Names(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Names(Operations):  # type: ignore[no-untyped-call]
     """Notes which operations run."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from pike_hpc.evaluate.judge_operations import Operations
 
 MASKED = 50.0
 """A score so far below the largest has no weight: it is masked, and stays so."""
@@ -20,14 +21,17 @@ SOFTMAX = frozenset({"aten::softmax", "aten::_softmax", "aten::_safe_softmax"})
 """Operations that weigh scores, but for fused attention; the last is what that is taken apart to
 where nothing is fused."""
 
+FUSED = "scaled_dot_product", "flex_attention"
+"""Parts of names of fused attention, whose first arguments are query and key."""
+
 
 class NoScores(Exception):
     """Nothing that was called has scores that are not alike: there is no such wrong version."""
 
 
-class _Flat(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Flat(Operations):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.changed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -35,7 +39,7 @@ class _Flat(TorchDispatchMode):  # type: ignore[no-untyped-call]
             flat = _flat(args[0], args[1])
             self.changed = self.changed or not torch.equal(flat, args[0])
             args = (flat, *args[1:])
-        elif "scaled_dot_product" in func.name():
+        elif any(part in func.name() for part in FUSED):
             self.changed = self.changed or bool(args[0].any())
             args = (torch.zeros_like(args[0]), *args[1:])
         return func(*args, **(kwargs or {}))

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pike_hpc.evaluate.judge_scores import MASKED, SOFTMAX, without_fast_path
+from pike_hpc.evaluate.judge_operations import Operations
+from pike_hpc.evaluate.judge_scores import FUSED, MASKED, SOFTMAX, without_fast_path
 from pike_hpc.evaluate.runner import STATE_BYTES, State
 
 PICKED = 16.0
@@ -65,11 +65,11 @@ class Scores:
         return min(MOST_GAIN, max(1.0, math.sqrt(wanted / self.spread)))
 
 
-class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Origins(Operations):  # type: ignore[no-untyped-call]
     """Tells of which weights scores are made, and whether they are attention's."""
 
     def __init__(self, weights: Iterable[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: list[Scores] = []
         self._made_of: MutableMapping[torch.Tensor, frozenset[int]] = WeakTensorKeyDictionary()
         self._weighs: MutableMapping[torch.Tensor, Scores] = WeakTensorKeyDictionary()
@@ -92,7 +92,7 @@ class _Origins(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in SOFTMAX:
             weighs = [self._note(made_of, args[0].movedim(args[1], -1))]
             made_of = frozenset()
-        elif "scaled_dot_product" in name:
+        elif any(part in name for part in FUSED):
             q, k = args[:2]
             scale = kwargs.get("scale") or q.shape[-1] ** -0.5
             if q.dim() > 2 and q.shape[-3] != k.shape[-3]:  # heads that share their keys

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from pike_hpc.evaluate.judge_operations import Operations
 
 WIDER: Mapping[torch.dtype, torch.dtype] = {
     torch.float16: torch.float64,
@@ -56,11 +57,11 @@ Choices = list[torch.Tensor]
 """Indices chosen in one run, in order."""
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recording(Operations):  # type: ignore[no-untyped-call]
     """Notes what a run chooses."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.choices: Choices = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,11 +71,11 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
 
-class InDouble(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class InDouble(Operations):  # type: ignore[no-untyped-call]
     """Every operation in float64; choices as recorded. Raises Unwidenable."""
 
     def __init__(self, choices: Choices) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._choices = iter(choices)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -131,7 +132,8 @@ def _indices(func: Any, found: Any) -> torch.Tensor:
 def _written(func: Any, args: Any, kwargs: Mapping[str, Any]) -> set[int]:
     """Tensors that the operation writes: a widened copy of them would be lost."""
     found = set()
-    for i, argument in enumerate(func._schema.arguments):
+    schema = getattr(func, "_schema", None)
+    for i, argument in enumerate(() if schema is None else schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             found |= {id(v) for v in (value if isinstance(value, (list, tuple)) else [value])}

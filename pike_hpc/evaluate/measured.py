@@ -23,6 +23,7 @@ MODULES = (
     "evaluate/judge_frame.py",
     "evaluate/judge_memory.py",
     "evaluate/judge_mutants.py",
+    "evaluate/judge_operations.py",
     "evaluate/judge_range.py",
     "evaluate/judge_scores.py",
     "evaluate/judge_secrets.py",

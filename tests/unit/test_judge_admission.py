@@ -298,3 +298,41 @@ def test_beside_levels_that_hide_it_bfloat16_is_not_taken_for_float32():
     assert found.limits[0][Tier.TF32] < off
     plain = yardstick_of("return q * k + v")
     assert plain.limits[0][Tier.FP32] == 1e-5
+
+
+FLEX = """
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+
+
+def relative(score, b, h, q, k):
+    return score + (q - k) * 0.01
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(4, 64, 3, 1, 16).permute(2, 0, 3, 1, 4)
+        return flex_attention(q, k, v, score_mod=relative)
+
+
+def get_inputs():
+    return [torch.randn(4, 64, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_is_attention():
+    admission = admission_of("", source=FLEX)
+    assert admission.admitted, admission.reason
+    assert admission.reference_precision == "float64"
+    assert {"fp32", "tf32"} <= admission.limits.keys()
+    assert admission.mutants["scores_flat"] > 0.1
