@@ -97,13 +97,13 @@ class LeafScale:
     size: float = math.inf
     """The largest RMS of a right answer to the exam."""
 
-    def grown(self, right: Tensor) -> float:
-        """How many times as large as any in the exam a right answer is; 1 where it is not.
+    def grown(self, size: float) -> float:
+        """How many times as large as any in the exam a right answer of that RMS is; at least 1.
 
         Tails are heavy where exponentials or products are the answer: of thousands of inputs one
         is off by more than the signal of three, and by no more of itself.
         """
-        return max(1.0, rms(right) / self.size) if 0.0 < self.size < math.inf else 1.0
+        return max(1.0, size / self.size) if 0.0 < self.size < math.inf else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,8 @@ class LeafError:
     over its own RMS; of the worst index of the last dimension, too."""
     local_half: float = 0.0
     """The same as tier half has it: what float16 makes zero of may be zero."""
+    size: float = 0.0
+    """RMS of what is right."""
 
 
 def rms(values: Tensor) -> float:
@@ -184,7 +186,7 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
     """Error of a floating answer. A signal of 0 asks for equality."""
     grains = [] if grain is None else [grain, in_half(grain, signal)]
     whole = signal * signal
-    total = largest = 0.0
+    total = largest = right = 0.0
     worst = [[0.0]]
     seen, width = 0, _width(truth, answer)
     columns: list[Tensor] = []
@@ -193,6 +195,7 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         low, high = off.aminmax()
         squares, sizes = off.square(), t.square()
         total += float(squares.sum())
+        right += float(sizes.sum())
         largest = max(largest, float(high), -float(low))
         if signal > 0.0:
             errors, own = (_stretches(x) for x in (squares, sizes))
@@ -217,6 +220,7 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         spike=largest / signal,
         local=max(found[0] for found in worst),
         local_half=max(found[-1] for found in worst),
+        size=math.sqrt(right / max(1, seen)),
     )
 
 

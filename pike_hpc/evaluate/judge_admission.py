@@ -25,7 +25,8 @@ from pike_hpc.evaluate.correctness import (
     unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, plain_edits, zeroed_weights
-from pike_hpc.evaluate.judge_range import WideRange, wide_range
+from pike_hpc.evaluate.judge_operations import FATAL
+from pike_hpc.evaluate.judge_range import WideRange, asserts, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_sharpen import gains_of
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, Refusal, Signal, alike
@@ -328,11 +329,7 @@ class _Trial:
         ]
         if len(self._slots) > 1:
             found += [alone for mutant in found for alone in _one_output_wrong(mutant)]
-        call: Callable[[], object] = lambda: self._truth.natively(ADMISSION_SEEDS[0])  # noqa: E731
-        skips = layer_edits(self._truth.model, call)
-        edited = [self._edited("layer_skipped", edit(), name) for name, edit in skips.items()]
-        plain = plain_edits(self._truth.model, call)
-        edited += [self._edited(PLAIN, edit(), name) for name, edit in plain.items()]
+        edited = [] if asserts(self._truth, ADMISSION_SEEDS[0]) else self._without_layers()
         zeroed = zeroed_weights(self._truth.model)
         edited += [self._edited("weights_zeroed", zeroed())] if zeroed else []
         edited.append(self._edited(SCORES, flat_scores(), "every attention score alike"))
@@ -347,6 +344,13 @@ class _Trial:
         names = {mutant.name for mutant in found}
         return found, [n for n in ("layer_skipped", "weights_zeroed") if n not in names]
 
+    def _without_layers(self) -> list[Mutant | None]:
+        call: Callable[[], object] = lambda: self._truth.natively(ADMISSION_SEEDS[0])  # noqa: E731
+        skips = layer_edits(self._truth.model, call)
+        edited = [self._edited("layer_skipped", edit(), name) for name, edit in skips.items()]
+        plain = plain_edits(self._truth.model, call)
+        return edited + [self._edited(PLAIN, edit(), name) for name, edit in plain.items()]
+
     def _edited(
         self, name: str, edit: AbstractContextManager[None], what: str = ""
     ) -> Mutant | None:
@@ -354,7 +358,7 @@ class _Trial:
         try:
             with edit:
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
-        except torch.OutOfMemoryError:
+        except FATAL:
             raise
         except Exception:  # without that layer the model does not run: no such mutant
             return None

@@ -195,7 +195,7 @@ def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, loca
         part = (most + 0.5) / max(1, answer.numel())
         return 0.0 if are_ties(answer != reference, part) else math.inf
     found = compare(answer, reference, scale.signal, scale.grain)
-    return found.error / scale.grown(reference) if found.local <= local else math.inf
+    return found.error / scale.grown(found.size) if found.local <= local else math.inf
 
 
 class Quick:

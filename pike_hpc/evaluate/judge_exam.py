@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of, moving, rms
+from pike_hpc.evaluate.correctness import LeafScale, compare, grain_of, moving
 from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
@@ -110,10 +110,11 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         if is_float(slot):
             truths, shipped = [t[i] for t in paper.truths], [r[i] for r in references]
             pairs = list(zip(shipped, truths, strict=True))
-            error = max(compare(r, t, scale.signal).error for r, t in pairs)
+            found = [compare(r, t, scale.signal) for r, t in pairs]
+            error = max(each.error for each in found)
             if truth.precision == FLOAT64 and not truth.legacy:
                 scale = replace(scale, grain=grain_of(truths, shipped, scale.signal, error))
-            scale = replace(scale, size=max(rms(t) for t in truths))
+            scale = replace(scale, size=max(each.size for each in found))
             local = max(compare(r, t, scale.signal, scale.grain).local for r, t in pairs)
         scales.append(scale)
         errors.append(error)

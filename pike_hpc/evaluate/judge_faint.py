@@ -13,28 +13,70 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.judge_frame import describe_outputs
+from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_widen import default_dtype
 
 HARDLY = 1e-6
 """Of the root mean square of a gradient. Exact zeros are what is masked, or cut by a ReLU."""
 
+RESIDUE = 1e-12
+"""Where all that is smaller than HARDLY is smaller than this, it is what a sum of large numbers
+leaves of nothing, as in a Fourier transform: what fades comes through all sizes."""
+
+MOST_BYTES = 8 << 30
+"""Of a GPU's memory that calls have taken, beyond which no gradient is asked: it takes half as much
+again. A card's quarter, where that is less. What fades is a long sequence, never a large one."""
+
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
+def is_affordable(device: torch.device) -> bool:
+    """Whether a gradient has room, by what calls have taken since the peak was last forgotten.
+
+    By the card, and not by what else is on it: a tier must not hang on neighbours.
+    """
+    if device.type != "cuda":
+        return True
+    took = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
+    return took <= min(MOST_BYTES, torch.cuda.get_device_properties(device).total_memory // 4)
+
+
 def faint(
-    model: nn.Module, device: torch.device, arguments: Callable[[Change], Sequence[Any]]
+    model: nn.Module,
+    device: torch.device,
+    arguments: Callable[[Change], Sequence[Any]],
+    seed: int,
 ) -> list[torch.Tensor | None]:
     """Of each leaf of the input, where a mixture of all answers hardly depends on it; on the host.
 
     In float64, which does not lose what a thousand steps fade to. None for leaves of whole numbers
-    and for those that nothing depends on. Empty where the model knows no float64, takes no
-    gradients or finds no room.
+    and for those that nothing depends on. Empty where the model knows no float64 or takes no
+    gradients.
 
     Args:
         model: left as it is.
         device: where it is.
         arguments: of a call, each leaf passed through what it is given.
+        seed: of the mixture.
+
+    Raises:
+        OutOfMemoryError: there is no room.
     """
+    try:
+        gradients = _gradients(model, device, arguments, torch.Generator().manual_seed(seed))
+    except FATAL:
+        raise
+    except Exception:  # whatever a forward does; a tier hangs on nothing that could not be asked
+        return []
+    return [None if gradient is None else _hardly(gradient) for gradient in gradients]
+
+
+def _gradients(
+    model: nn.Module,
+    device: torch.device,
+    arguments: Callable[[Change], Sequence[Any]],
+    generator: torch.Generator,
+) -> list[torch.Tensor | None]:
     given: list[torch.Tensor] = []
 
     def watched(leaf: torch.Tensor) -> torch.Tensor:
@@ -43,32 +85,30 @@ def faint(
         given.append(own.requires_grad_(is_float))
         return own.clone()  # a forward may write over its input
 
-    # cudnn's take gradients in training alone.
-    recurs = any(isinstance(module, nn.RNNBase) for module in model.modules())
-    try:
-        twin = copy.deepcopy(model).double().requires_grad_(False)
-        with (
-            torch.enable_grad(),
-            default_dtype(torch.float64),
-            torch.backends.cudnn.flags(enabled=not recurs),
-        ):
-            leaves: list[Any] = []
-            describe_outputs(twin(*arguments(watched)), leaves)
-            answers = [a for a in leaves if torch.is_tensor(a) and a.requires_grad]
-            wanted = [leaf for leaf in given if leaf.requires_grad]
-            if not answers or not wanted:
-                return [None] * len(given)
-            mixture = torch.stack([(a * torch.randn_like(a)).sum() for a in answers]).sum()
-            found = iter(torch.autograd.grad(mixture, wanted, allow_unused=True))
-    except Exception:  # whatever a forward does; a tier hangs on nothing that could not be asked
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        return []
-    return [_hardly(next(found)) if leaf.requires_grad else None for leaf in given]
+    def mixed(answer: torch.Tensor) -> torch.Tensor:
+        weights = torch.randn(answer.shape, generator=generator, dtype=torch.float64)
+        return (answer * weights.to(answer.device)).sum().to(device)
+
+    twin = copy.deepcopy(model).double().requires_grad_(False)
+    with (
+        torch.enable_grad(),
+        default_dtype(torch.float64),
+        # Its recurrent layers take gradients in training alone, and its convolutions may go by way
+        # of a Fourier transform.
+        torch.backends.cudnn.flags(enabled=False),
+    ):
+        leaves: list[Any] = []
+        describe_outputs(twin(*arguments(watched)), leaves)
+        answers = [a for a in leaves if torch.is_tensor(a) and a.requires_grad]
+        wanted = [leaf for leaf in given if leaf.requires_grad]
+        if not answers or not wanted:
+            return [None] * len(given)
+        mixture = torch.stack([mixed(answer) for answer in answers]).sum()
+        found = iter(torch.autograd.grad(mixture, wanted, allow_unused=True))
+    return [next(found) if leaf.requires_grad else None for leaf in given]
 
 
-def _hardly(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    if gradient is None:
-        return None
-    size = gradient.abs()
-    return ((size > 0) & (size < HARDLY * gradient.square().mean().sqrt())).cpu()
+def _hardly(gradient: torch.Tensor) -> torch.Tensor | None:
+    size, usual = gradient.abs(), gradient.square().mean().sqrt()
+    faint = (size > 0) & (size < HARDLY * usual)
+    return faint.cpu() if bool((faint & (size > RESIDUE * usual)).any()) else None

@@ -368,7 +368,7 @@ class Marker:
 
 def _measured(answer: torch.Tensor, truth: torch.Tensor, scale: LeafScale) -> LeafError:
     found = compare(answer, truth, scale.signal, scale.grain)
-    return replace(found, error=found.error / scale.grown(truth))
+    return replace(found, error=found.error / scale.grown(found.size))
 
 
 def _local(seen: LeafError | Look, tier: Tier) -> float:

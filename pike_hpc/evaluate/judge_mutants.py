@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pike_hpc.evaluate.judge_operations import FATAL
+
 MOST_LAYERS = 24
 """Of a deeper model that many, evenly spread, the first and the last among them."""
 
@@ -293,7 +295,7 @@ def _changes(given: torch.Tensor, made: torch.Tensor) -> bool:
     """
     try:
         return given.shape == made.shape and not torch.equal(given, made.to(given.dtype))
-    except torch.OutOfMemoryError:
+    except FATAL:
         raise
     except RuntimeError:
         return False

@@ -1,4 +1,7 @@
-"""What the judge's own modes have in common: they are asked for each operation of a forward."""
+"""A forward's operations as the judge sees them: modes that are asked for each, what ends them all.
+
+What a forward raises is its own affair, and tells that a question can't be asked. FATAL is not.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from typing import Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+FATAL = torch.OutOfMemoryError, torch.AcceleratorError
+"""What is no answer of a forward: beside others there was no room, or the device can't go on."""
 
 COMPILING = "torch._dynamo", "torch.nn.attention.flex_attention"
 """What a forward has imported that compiles. To import the first takes a second."""

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.physics import (
@@ -119,7 +120,7 @@ def _flops(call: Callable[[torch.Tensor], object], packed: torch.Tensor) -> int:
     try:
         with counter:
             call(packed)
-    except torch.OutOfMemoryError:
+    except FATAL:
         raise
     except Exception:  # torch's counter knows not every shape (attention with grouped heads)
         return 0

@@ -18,7 +18,7 @@ import torch
 
 from pike_hpc.evaluate.correctness import compare
 from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_operations import Operations
+from pike_hpc.evaluate.judge_operations import FATAL, Operations
 from pike_hpc.evaluate.judge_signal import Leaves, Signal, scale
 from pike_hpc.evaluate.judge_truth import Truth
 
@@ -40,6 +40,9 @@ _CHECKED = (
     *("bernoulli", "multinomial", "bincount", "assert"),
 )
 """Parts of names of operations that end a GPU's process where a number is out of their range."""
+
+_ASSERTED = ("assert", "bernoulli", "multinomial", "binary_cross_entropy")
+"""Those that do so for a number that no index is made of: probabilities."""
 
 _STRICT = ("assert", "bernoulli", "multinomial", "loss", "cross_entropy")
 """Those where the least step beyond may do so: not where a place is looked up."""
@@ -86,7 +89,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
             wide = [[truth.keep(t) for t in truth.answers(s)] for s in (first, second)]
             native = truth.natively(first)
             half = _half(truth, first)
-    except torch.OutOfMemoryError:
+    except FATAL:
         raise
     except Exception:  # whatever a forward does that knows no such numbers
         return None
@@ -124,7 +127,7 @@ def _half(truth: Truth, seed: int) -> list[torch.Tensor] | None:
     try:
         with torch.autocast(truth.device.type, dtype=torch.bfloat16):
             return truth.natively(seed)
-    except torch.OutOfMemoryError:
+    except FATAL:
         raise
     except Exception:  # whatever a forward does that knows no bfloat16
         return None
@@ -177,6 +180,11 @@ def checks_strictly(truth: Truth, seed: int) -> bool:
     found = _runs(truth, seed, _STRICT)
     truth.forget_inputs()
     return found
+
+
+def asserts(truth: Truth, seed: int) -> bool:
+    """Whether a layer left out may end this process, if it has a GPU: a sigmoid before a loss."""
+    return truth.device.type == "cuda" and _runs(truth, seed, _ASSERTED)
 
 
 def _runs(truth: Truth, seed: int, parts: Sequence[str]) -> bool:

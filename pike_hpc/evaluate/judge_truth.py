@@ -179,7 +179,7 @@ class Truth:
             if self._goes_on:  # what the calls before have left is in the twin alone
                 raise
             self._twin = None
-            self._sweep()
+            self.sweep()
             if self._wide_device.type == "cpu" or not self._host_has_room():
                 raise
         self._wide_device = torch.device("cpu")
@@ -213,8 +213,8 @@ class Truth:
     def natively(self, seed: int) -> list[torch.Tensor]:
         """Output leaves of the reference as it ships, TF32 off, on the device."""
         model = self.model
-        if self._state is not None and not self._goes_on:
-            self._state.restore()
+        if not self._goes_on:
+            self.put_back()
         return answer_leaves(model, self.arguments(seed, lambda t: t.to(self.device, copy=True)))
 
     @contextmanager
@@ -268,7 +268,7 @@ class Truth:
         reloads = self.by is WeightsBy.STATE and not self.legacy
         mixture = self._mixture(weights, seed) if reloads else None
         self._model, self._state, self._twin = kept, state, None
-        self._sweep()
+        self.sweep()
         return Probe(
             weights=weights, packed=self.pack(seed), truth=truth, stale=stale, mixture=mixture
         )
@@ -284,7 +284,7 @@ class Truth:
         """Let go of the models; they are built again when they are needed."""
         self._model, self._state, self._twin = None, None, None
         self.forget_inputs()
-        self._sweep()
+        self.sweep()
 
     def forget_inputs(self) -> None:
         """Let go of inputs that were kept to be asked again."""
@@ -352,8 +352,7 @@ class Truth:
         device = self._wide_device
         if self._twin is None or (self.resets and not self._goes_on):
             self._twin = None
-            if self._state is not None:
-                self._state.restore()
+            self.put_back()
             self._twin = twin(self.model, device, widen_weights=self._widen_weights)
         arguments = self.arguments(
             seed, lambda t: t.to(device, WIDER.get(t.dtype, t.dtype), copy=True)
@@ -400,7 +399,7 @@ class Truth:
                 return
             except Exception:
                 # No such kernel, bits read as integers, numpy inside, types compared, no room.
-                self._sweep()
+                self.sweep()
         self.hold_natively()
 
     def _packed(self, inputs: Sequence[Any], place: torch.device) -> torch.Tensor:
@@ -435,7 +434,13 @@ class Truth:
             view.copy_(tensor)
         return Weights(constructor_seed=seed, buffer=buffer)
 
-    def _sweep(self) -> None:
+    def put_back(self) -> None:
+        """Undo what calls have left in the model, where calls leave anything."""
+        if self._state is not None:
+            self._state.restore()
+
+    def sweep(self) -> None:
+        """Give back what nobody holds any more."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -15,11 +15,12 @@ from typing import TypeVar
 
 import torch
 
-from pike_hpc.evaluate.judge_faint import faint
+from pike_hpc.evaluate.judge_faint import faint, is_affordable
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_range import checks_strictly
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, alike
-from pike_hpc.evaluate.judge_truth import Truth
+from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import Slot
 
 UNREAD = "input_unread"
@@ -31,7 +32,8 @@ such as covariates beside a history, and a task should not lose a tier for that.
 LARGEST_INPUT, LARGEST_ANSWER = 1 << 26, 1 << 24
 """Numbers beyond which nothing is tried: each try would take seconds."""
 BUDGET_S = 20.0
-"""After so long no further dimension is begun: slow references on a CPU have many."""
+"""Of this thread, after which no further dimension is begun: slow references on a CPU have many. It
+waits for a GPU by looking, and is frozen while another lane's program is timed."""
 CUT, NEXT_CUT = 4, 8
 """What part is left unread; and of what is left, where that changes nothing at all."""
 
@@ -56,7 +58,7 @@ Answering = Callable[[int], Leaves]
 def unread(
     truth: Truth,
     first: Leaves,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.thread_time,
     *,
     thorough: bool = True,
 ) -> Iterator[tuple[str, Leaves]]:
@@ -70,7 +72,7 @@ def unread(
     Args:
         truth: of the task.
         first: the reference's own answer to the first input.
-        clock: seconds.
+        clock: seconds of this thread.
         thorough: ask for a gradient, too: a call takes little time.
 
     Yields:
@@ -102,8 +104,9 @@ def unread(
         found = _tried(functools.partial(_cut, size, answer, first))
         if found is not None:
             yield f"the {part} {found[0]} of {size} in dimension {dim} unread", found[1]
-    if thorough and not truth.large and clock() <= end_s:
+    if thorough and not truth.large and truth.precision == FLOAT64 and is_affordable(truth.device):
         packed, count = _forgotten(truth, one, other)
+        truth.sweep()
         without = _tried(lambda: truth.answers_to(packed, natively=True)) if count else None
         if without is not None and _shaped(without, first):
             yield f"{count} numbers that it hardly depends on unread", without
@@ -117,13 +120,14 @@ def _forgotten(truth: Truth, one: torch.Tensor, other: torch.Tensor) -> tuple[to
     slots = truth.frame.input_slots
     most = max(slot.count for slot in slots)
     arguments = functools.partial(truth.arguments, ADMISSION_SEEDS[0])
-    masks = faint(truth.model, truth.device, arguments)
+    truth.put_back()
+    masks = faint(truth.model, truth.device, arguments, ADMISSION_SEEDS[1])
     packed, count = one.clone(), 0
     for slot, mask, into, by in zip(
         slots, masks, views(slots, packed), views(slots, other), strict=False
     ):
         if mask is not None and slot.count >= LARGE * most and CUT * int(mask.sum()) >= slot.count:
-            into[mask] = by[mask]
+            into.copy_(torch.where(mask, by, into))
             count += int(mask.sum())
     return packed, count
 
@@ -156,7 +160,7 @@ def _is_in_order(tensor: torch.Tensor) -> bool:
 def _tried(call: Callable[[], T | None]) -> T | None:
     try:
         return call()
-    except torch.OutOfMemoryError:
+    except FATAL:
         raise
     except Exception:  # what a forward does that knows inputs of one piece only
         return None

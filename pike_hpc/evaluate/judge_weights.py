@@ -59,7 +59,8 @@ def spread_constants(model: nn.Module, seed: int) -> None:
         for parameter in model.parameters():
             head = tuple(parameter.flatten()[:8].tolist())
             first = known.setdefault((parameter.shape, parameter.dtype, head), parameter)
-            repeats = first is not parameter and torch.equal(first, parameter)
+            told_by = parameter.is_floating_point() or parameter.is_complex()  # no table of indices
+            repeats = told_by and first is not parameter and torch.equal(first, parameter)
             if not move_constant(parameter, generator) and repeats:
                 noise = PROBE_SPREAD * torch.randn(parameter.shape, generator=generator)
                 parameter.mul_((1 + noise).to(parameter))

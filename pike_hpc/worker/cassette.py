@@ -22,7 +22,7 @@ from pike_hpc.records import (
     from_json,
     to_json,
 )
-from pike_hpc.worker.judge import Judge, judge_error
+from pike_hpc.worker.judge import Judge, JudgeUnwell, judge_error
 
 _Program = tuple[str, str, str, int]
 """Task digest, candidate id, device kind, and which time it was judged (ResultKey.retime)."""
@@ -41,12 +41,19 @@ class RecordingJudge:
         return self._inner.device_kind
 
     def evaluate(self, request: EvalRequest, on_phase: Callable[[str], None]) -> EvalResult:
-        """The inner judge's verdict, on tape when this returns."""
-        result = self._inner.evaluate(request, on_phase)
+        """The inner judge's verdict, on tape when this returns or says that the judge is unwell."""
+        try:
+            result = self._inner.evaluate(request, on_phase)
+        except JudgeUnwell as unwell:
+            self._keep(unwell.result)
+            raise
+        self._keep(result)
+        return result
+
+    def _keep(self, result: EvalResult) -> None:
         with self._path.open("ab", buffering=0) as tape:
             tape.write(to_json(result).encode() + b"\n")
             os.fsync(tape.fileno())
-        return result
 
     def close(self) -> None:
         """Close the inner judge."""

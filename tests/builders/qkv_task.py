@@ -26,3 +26,11 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+
+WORKS = (
+    "end = time.thread_time() + 0.12\n"
+    "        while time.thread_time() < end:\n"
+    "            pass\n"
+    "        "
+)
+"""Before the rest of a body: its call takes longer than what is asked more of."""

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from builders.admissions import admission_of, truth_of, yardstick_of  # noqa: E402
-from builders.qkv_task import SOURCE  # noqa: E402
+from builders.qkv_task import SOURCE, WORKS  # noqa: E402
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
     CAP,
@@ -197,7 +197,7 @@ def test_what_the_first_calls_take_does_not_decide_what_is_measured():
 
 
 def test_a_reference_that_stays_slow_is_not_asked_for_more():
-    found = yardstick_of("time.sleep(0.12)\n        return q * k + v")
+    found = yardstick_of(WORKS + "return q * k + v")
     assert found.admission.admitted, found.admission.reason
     assert found.wide is None
     assert found.half_noise < 2e-3
@@ -218,7 +218,7 @@ def test_how_much_a_single_number_moves_is_not_left_to_two_inputs():
 
 def test_nor_is_it_asked_of_what_takes_long_or_has_many_numbers():
     assert yardstick_of("return x.abs().mean(-1)").signals == (0.0,)
-    slow = "time.sleep(0.12)\n        return x.abs().mean() + q.mean()"
+    slow = WORKS + "return x.abs().mean() + q.mean()"
     assert yardstick_of(slow).signals == (0.0,)
 
 

@@ -143,7 +143,7 @@ class Half(torch.nn.Module):
 def test_hardly_is_next_to_nothing_and_not_nothing_at_all():
     model, x = Half(), torch.rand(3, 8) + 1
     given = [x.double(), torch.arange(3)]
-    masks = faint(model, torch.device("cpu"), lambda change: [change(t) for t in given])
+    masks = faint(model, torch.device("cpu"), lambda change: [change(t) for t in given], 1)
     assert masks[1] is None
     assert masks[0].all(0).tolist() == [False] * 4 + [True] * 2 + [False] * 2
     assert torch.equal(given[0], x.double())
@@ -156,7 +156,28 @@ def test_a_model_that_takes_no_gradients_hides_nothing():
     def raises(change):
         raise RuntimeError("no float64 here")
 
-    assert faint(Half(), torch.device("cpu"), raises) == []
+    assert faint(Half(), torch.device("cpu"), raises, 1) == []
+
+
+class Circular(torch.nn.Module):
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x, 64) * torch.fft.rfft(torch.ones(8, dtype=x.dtype), 64)
+        return torch.fft.irfft(spectrum, 64)[..., :16]
+
+
+def test_what_rounding_leaves_of_nothing_is_not_faint():
+    """The last sixteen of 32 are in no output, but for what a Fourier transform rounds."""
+    given = torch.randn(4, 32)
+    (mask,) = faint(Circular(), torch.device("cpu"), lambda change: [change(given)], 1)
+    assert mask is None
+
+
+def test_no_room_is_no_answer():
+    def full(change):
+        raise torch.OutOfMemoryError("beside others")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        faint(Half(), torch.device("cpu"), full, 1)
 
 
 def test_a_model_that_does_not_take_such_a_mixture_is_not_asked_for_it():

@@ -81,6 +81,12 @@ def test_copies_of_a_layer_are_told_apart():
     assert model[3].weight is model[4].weight
 
 
+def test_two_tables_of_indices_may_be_alike():
+    tables = nn.ParameterList(nn.Parameter(torch.arange(16), requires_grad=False) for _ in range(2))
+    spread_constants(tables, 1)
+    assert all(torch.equal(table, torch.arange(16)) for table in tables)
+
+
 def test_constants_are_moved_one_at_a_time_and_come_back():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
