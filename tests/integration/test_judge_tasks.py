@@ -57,6 +57,39 @@ def get_init_inputs():
     return []
 """
 
+ASKS = """
+import enum
+
+class Act(enum.Enum):
+    RELU = "relu"
+    TANH = "tanh"
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    act: Act
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+
+DEFAULT = Config(Act.TANH)
+
+class Model(nn.Module):
+    def __init__(self, config, act):
+        super().__init__()
+        assert isinstance(config, Config) and config.act is Act.TANH and act is Act.RELU
+        self.layer = nn.Linear(8, 8)
+    def forward(self, batch):
+        assert isinstance(batch, Batch)
+        return torch.tanh(self.layer(batch.x))
+
+def get_inputs():
+    return [Batch(torch.randn(4, 8))]
+
+def get_init_inputs():
+    return [DEFAULT, Act.RELU]
+"""
+
 COUNTING = """
 class Model(nn.Module):
     def __init__(self):
@@ -255,6 +288,13 @@ def judge(lane, task, candidate=None):
         min_isolation="L0",
     )
     return lane.evaluate(request)
+
+
+def test_a_copy_of_the_task_is_given_what_it_asks_for(lane):
+    task = task_of(ASKS)
+    result = judge(lane, task, task.source + "\n\nclass ModelNew(Model):\n    pass\n")
+    assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+    assert result.tier == "fp32"
 
 
 def test_every_kind_of_argument_and_answer_travels(lane):

@@ -1,0 +1,121 @@
+"""Classes that a program has anew: what its task gives it is of them."""
+
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pike_hpc.evaluate.runner.classes import adopted  # noqa: E402
+from pike_hpc.evaluate.runner.program import init_inputs, load_file  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+TASK = """
+import enum
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import nn
+
+
+class Act(enum.Enum):
+    RELU = "relu"
+    GELU = "gelu"
+
+
+@dataclass(frozen=True)
+class Config:
+    act: Act
+    width: int = 4
+
+
+@dataclass(slots=True)
+class Slotted:
+    act: Act
+
+
+class Pair(NamedTuple):
+    one: Act
+    other: int
+
+
+class Model(nn.Module):
+    pass
+
+
+BESIDE = Config(Act.GELU)
+
+
+def get_init_inputs():
+    return [Act.GELU, Config(Act.RELU), BESIDE, {"pairs": [Pair(Act.GELU, 1)]}, Slotted(Act.RELU)]
+"""
+
+
+TEXT = """
+class Text(str):
+    pass
+
+
+BESIDE = Text("x")
+
+
+def get_init_inputs():
+    return [BESIDE]
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Loads a task's file and then a program's."""
+
+    def both(program, task=TASK):
+        for name in ("task", "candidate"):
+            monkeypatch.setitem(sys.modules, name, None)
+            del sys.modules[name]
+        return load_file(tmp_path / "task.py", task), load_file(tmp_path / "candidate.py", program)
+
+    return both
+
+
+def test_a_copy_is_given_what_it_asks_for(load):
+    task, program = load(TASK)
+    act, config, beside, nested, slotted = init_inputs(task, torch.device("cpu"))
+    assert act is program.Act.GELU
+    assert isinstance(config, program.Config)
+    assert config == program.Config(program.Act.RELU)
+    assert beside == program.Config(program.Act.GELU)
+    assert nested == {"pairs": [program.Pair(program.Act.GELU, 1)]}
+    assert isinstance(nested["pairs"][0], program.Pair)
+    assert slotted == program.Slotted(program.Act.RELU)
+    assert task.Model is not program.Model
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        TASK.replace("width: int = 4", "depth: int = 4"),
+        TASK.replace('GELU = "gelu"', 'SILU = "silu"').replace("Act.GELU", "Act.SILU"),
+    ],
+)
+def test_a_class_that_is_made_otherwise_is_the_programs_own_affair(load, program):
+    task, program = load(program)
+    act, config, *_ = init_inputs(task, torch.device("cpu"))
+    assert type(act) is task.Act
+    assert type(config) is task.Config
+    assert program.Act is not task.Act or program.Config is not task.Config
+
+
+def test_a_program_without_them_or_with_the_tasks_own_changes_nothing(load):
+    for text in ("x = 1", "from task import Act, Config"):
+        task, _ = load(text)
+        act, config, *_ = init_inputs(task, torch.device("cpu"))
+        assert act is task.Act.GELU
+        assert type(config) is task.Config
+
+
+def test_what_only_its_constructor_makes_stays_as_it_is(load):
+    task, _ = load(TEXT, TEXT)
+    assert init_inputs(task, torch.device("cpu")) == ["x"]
+    assert adopted([1, "x", None], {}, "task") == [1, "x", None]
