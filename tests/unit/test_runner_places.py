@@ -458,7 +458,42 @@ class RemembersInLists(nn.Module):
         return torch.lstm(x, state, flat, True, 2, 0.0, False, False, False)[0]
 
 
+class Blocks(nn.Module):
+    """Norms in blocks, and one behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(C, bias=False), nn.Linear(C, C)) for _ in range(2)
+        )
+        self.norm = nn.LayerNorm(C, bias=False)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return self.norm(x)
+
+
+class GainAtTheRoot(nn.Module):
+    """The same with plain gains, of which the last comes first in its state_dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for _ in range(2):
+            layer = nn.Module()
+            layer.ln1_w, layer.linear = nn.Parameter(torch.ones(C)), nn.Linear(C, C)
+            self.layers.append(layer)
+        self.lnf_w = nn.Parameter(torch.ones(C))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer.linear(nn.functional.layer_norm(x, (C,), layer.ln1_w))
+        return nn.functional.layer_norm(x, (C,), self.lnf_w)
+
+
 STYLES = {
+    "a gain behind its blocks": (Blocks, GainAtTheRoot, ROW),
     "layers that torch copies, by hand": (Copies, CopiesNothing, (2, 3, C)),
     "recurrent layers in lists": (Remembers, RemembersInLists, (5, 1, C)),
     "a norm without its counter": (Pre, NoCounter, IMAGE),

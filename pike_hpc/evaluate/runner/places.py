@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ STATISTICS = {"running_mean": ("mean",), "running_var": ("var", "variance")}
 """Buffers of norms, and how their names end in norms that people write themselves."""
 
 _NORM = re.compile(
-    r"(^|[._])(ln|bn|gn|norm|rms|layer_?norm|batch_?norm|group_?norm|gamma|beta)(?![a-z])"
+    r"(^|[._])(ln|lnf|bn|gn|norm|rms|layer_?norm|batch_?norm|group_?norm|gamma|beta)(?![a-z])"
 )
 _KINDS = {
     "gain": re.compile(r"(^|[._\d])(weight|w|gamma|scale|gain|g)[_\d]*$"),
@@ -177,13 +178,7 @@ def place_alike(
     def add(alike: Iterable[Any], tensors: Mapping[str, Any], *, even: bool = False) -> None:
         _add(waiting(alike), tensors, places, even)
 
-    def learned(of: Mapping[str, Any]) -> dict[str, Any]:
-        return {n: key for n, key in of.items() if isinstance(own[n], nn.Parameter)}
-
-    def counted(of: Mapping[str, Any]) -> dict[str, Any]:
-        rest = {n: key for n, key in of.items() if not isinstance(own[n], nn.Parameter)}
-        return {n: (kind, key) for n, key in rest.items() if (kind := statistic(n))}
-
+    learned, counted = partial(_learned, own), partial(_counted, own)
     known = {n: t for n, t in own.items() if not is_lazy(t)}
     sizes = {n: (tuple(t.shape), t.is_floating_point()) for n, t in known.items()}
     bare = {n: (_bare(shape), floating) for n, (shape, floating) in sizes.items()}
@@ -192,7 +187,13 @@ def place_alike(
     leaves = [(s.leaf, (s.shape, s.floating)) for s in slots]
     roles = {n: (_role(n), size) for n, size in learned(sizes).items()}
     said = [(_role(s.name), (s.shape, s.floating)) if s.is_parameter else None for s in slots]
-    add(said, {n: key for n, key in roles.items() if _of_norm(key[0])}, even=True)
+    norms = {n: key for n, key in roles.items() if _of_norm(key[0])}
+    # What a module holds itself comes before its blocks, though it may be made for what follows.
+    deep = [
+        None if key is None else (key, _depth(s.name)) for key, s in zip(said, slots, strict=True)
+    ]
+    add(deep, {n: (key, _depth(n)) for n, key in norms.items()}, even=True)
+    add(said, norms, even=True)
     add(leaves, _with_leaf(sizes), even=True)
     vague = _vague(waiting(said), [key for n, key in roles.items() if n not in places])
     add(said, {n: key for n, key in roles.items() if key[0] and key[1] not in vague}, even=True)
@@ -210,6 +211,15 @@ def place_alike(
     counts = [(math.prod(s.shape), s.floating) if s.is_parameter else None for s in slots]
     add(counts, learned(flat), even=True)
     add([(s.leaf, s.is_parameter) for s in slots], late, even=True)
+
+
+def _learned(own: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: key for n, key in of.items() if isinstance(own[n], nn.Parameter)}
+
+
+def _counted(own: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {n: key for n, key in of.items() if not isinstance(own[n], nn.Parameter)}
+    return {n: (kind, key) for n, key in rest.items() if (kind := statistic(n))}
 
 
 def _add(
@@ -241,6 +251,11 @@ def _role(name: str) -> tuple[bool, str] | None:
     """Whether a name says that it is of a norm, and what it is there or elsewhere."""
     kind = next((k for k, pattern in _KINDS.items() if pattern.search(name.lower())), "")
     return (bool(_NORM.search(name.lower())), kind) if kind else None
+
+
+def _depth(name: str) -> int:
+    """In how many numbered lists something lies."""
+    return sum(part.isdigit() for part in name.split("."))
 
 
 def _of_norm(role: tuple[bool, str] | None) -> bool:
