@@ -14,6 +14,7 @@ from torch import nn
 
 from pike_hpc.evaluate.judge_frame import describe_outputs
 from pike_hpc.evaluate.judge_operations import FATAL
+from pike_hpc.evaluate.judge_size import card_bytes
 from pike_hpc.evaluate.judge_widen import default_dtype
 
 HARDLY = 1e-6
@@ -38,7 +39,7 @@ def is_affordable(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     took = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
-    return took <= min(MOST_BYTES, torch.cuda.get_device_properties(device).total_memory // 4)
+    return took <= min(MOST_BYTES, card_bytes(device) // 4)
 
 
 def faint(

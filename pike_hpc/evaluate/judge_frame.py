@@ -6,7 +6,8 @@ values and no precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_shared import Frame
 from pike_hpc.evaluate.judge_widen import Recording
-from pike_hpc.evaluate.layout import FLOATS, Slot, buffer_bytes, describe, lay_out
+from pike_hpc.evaluate.layout import FLOATS, NotATree, Slot, buffer_bytes, describe, lay_out
 from pike_hpc.evaluate.runner import layers_made, unflatten
 from pike_hpc.tasks.load import LoadedTask, TaskRefused
 
@@ -42,7 +43,9 @@ def agree(
     arguments: list[Any] = []
     outputs: list[Any] = []
     inputs = loaded.inputs(seed)
-    input_tree = describe_inputs(inputs, arguments)
+    with _sharing("what get_inputs() returns", loaded.task.key):
+        input_tree = describe_inputs(inputs, arguments)
+        _demand_dense(arguments)
     here = [t.to(device, copy=True) for t in arguments]
     try:
         inputs = unflatten(input_tree, here, loaded.namespace)
@@ -55,7 +58,8 @@ def agree(
         answer = model(*inputs)
     if not all(_same(a, b) for a, b in zip(arguments, here, strict=True)):
         raise TaskRefused("forward changes its inputs", where=loaded.task.key)
-    output_tree = describe_outputs(answer, outputs)
+    with _sharing("what forward returns", loaded.task.key):
+        output_tree = describe_outputs(answer, outputs)
     if not outputs:
         raise TaskRefused("forward returns no tensor", where=loaded.task.key)
     leaves = [torch.as_tensor(t) for t in outputs]
@@ -79,14 +83,34 @@ def agree(
     return frame, bool(run.choices)
 
 
+@contextmanager
+def _sharing(what: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except NotATree as error:
+        raise TaskRefused(
+            f"{what} holds {error}, which can't be shared with a program's process",
+            where=where,
+            valid="dense tensors, numbers, text and None, in lists, tuples, named tuples, "
+            "dataclasses and dicts with keys of text",
+        ) from None
+
+
+def _demand_dense(tensors: Sequence[Any]) -> None:
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise NotATree("a sparse or nested tensor")
+
+
 def _demand_plain(state: Mapping[str, Any], where: str) -> None:
     """Refuse what no program could be given."""
     for name, value in state.items():
-        if not torch.is_tensor(value) or value.is_quantized:
+        if not torch.is_tensor(value) or value.is_quantized or value.layout is not torch.strided:
             raise TaskRefused(
                 f"{name} in the model's state_dict is no plain tensor, so no program could be "
-                "given its weights (quantized layers and extra state)",
+                "given its weights (quantized layers, extra state, sparse tensors)",
                 where=where,
+                fix="register a sparse tensor with persistent=False",
             )
 
 

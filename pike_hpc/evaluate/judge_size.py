@@ -1,4 +1,7 @@
-"""How large a task is, found on meta tensors: nothing is allocated and nothing computed."""
+"""How large a task is, found on meta tensors: nothing is allocated and nothing computed.
+
+And how large the card is that it is for.
+"""
 
 from __future__ import annotations
 
@@ -54,3 +57,10 @@ def too_large_for_cpu(loaded: LoadedTask) -> str:
     if work > SMALL_FLOPS:
         return f"too large for a CPU unless asked for by name: {work / 1e9:.0f} GFLOP a call"
     return ""
+
+
+def card_bytes(device: torch.device) -> int:
+    """Memory of a GPU; 0 of a CPU, where everything is on the host anyway."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.get_device_properties(device).total_memory)

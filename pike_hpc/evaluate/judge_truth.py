@@ -26,7 +26,7 @@ from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_sharpen import sharpen_scores
-from pike_hpc.evaluate.judge_size import model_bytes
+from pike_hpc.evaluate.judge_size import card_bytes, model_bytes
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
     calibrate,
@@ -103,7 +103,7 @@ class Truth:
         self._twin: nn.Module | None = None
         self._wide_device, self._widen_weights = device, not self.large
         self._draws_there = True
-        self._near_bytes = max(NEAR_BYTES, NEAR_PART * _memory_bytes(device))
+        self._near_bytes = max(NEAR_BYTES, NEAR_PART * card_bytes(device))
         self._drawn: dict[int, tuple[Any, list[Any]]] = {}
         """Tree and leaves of the inputs drawn last, by seed."""
         self._move: Callable[[int, torch.Tensor], torch.Tensor] | None = None
@@ -353,7 +353,8 @@ class Truth:
         if self._twin is None or (self.resets and not self._goes_on):
             self._twin = None
             self.put_back()
-            self._twin = twin(self.model, device, widen_weights=self._widen_weights)
+            fresh = None if self.large or self.resets else lambda: self._fresh(self._seed)
+            self._twin = twin(self.model, device, widen_weights=self._widen_weights, fresh=fresh)
         arguments = self.arguments(
             seed, lambda t: t.to(device, WIDER.get(t.dtype, t.dtype), copy=True)
         )
@@ -444,10 +445,3 @@ class Truth:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _memory_bytes(device: torch.device) -> int:
-    """Of a GPU; 0 of a CPU, where everything is on the host anyway."""
-    if device.type != "cuda":
-        return 0
-    return int(torch.cuda.get_device_properties(device).total_memory)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_widen import WIDER
 from pike_hpc.evaluate.runner import STATISTICS
 
@@ -233,24 +234,48 @@ def beside_state(model: nn.Module) -> list[torch.Tensor]:
     return [t for t in tensors if t.is_floating_point() and id(t) not in state]
 
 
-def twin(model: nn.Module, device: torch.device, *, widen_weights: bool) -> nn.Module:
+def twin(
+    model: nn.Module,
+    device: torch.device,
+    *,
+    widen_weights: bool,
+    fresh: Callable[[], nn.Module] | None = None,
+) -> nn.Module:
     """A copy for float64 whose buffers are its own; its parameters are shared where they can be.
 
     Args:
         model: left as it is.
         device: of the copy.
         widen_weights: parameters in float64 too, which is faster and takes more memory.
+        fresh: makes another one like it, for what can't be copied: a lock, a part of a graph.
     """
-
-    def wide(tensor: torch.Tensor) -> torch.Tensor:
-        target = WIDER.get(tensor.dtype, tensor.dtype)
-        return tensor.detach().to(device, target, copy=True)
-
-    memo: dict[int, Any] = {id(value): wide(value) for _, _, value in held(model)}
+    memo: dict[int, Any] = {id(value): _wide(value, device) for _, _, value in held(model)}
     for parameter in model.parameters():
-        data = wide(parameter) if widen_weights else parameter.detach().to(device)
+        data = _wide(parameter, device) if widen_weights else parameter.detach().to(device)
         memo[id(parameter)] = nn.Parameter(data, requires_grad=False)
-    return copy.deepcopy(model, memo)
+    try:
+        made: nn.Module = copy.deepcopy(model, memo)
+        return made
+    except FATAL:
+        raise
+    except Exception:
+        if fresh is None:
+            raise
+    other: nn.Module = fresh()
+    parts = dict(other.named_modules())
+    for path, module in model.named_modules():
+        for name, value in {**vars(module), **module._buffers}.items():
+            if isinstance(value, torch.Tensor):
+                setattr(parts[path], name, memo[id(value)])
+    for own, parameter in zip(other.parameters(), model.parameters(), strict=True):
+        own.requires_grad_(False)
+        own.data = memo[id(parameter)].data
+    return other
+
+
+def _wide(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    target = WIDER.get(tensor.dtype, tensor.dtype)
+    return tensor.detach().to(device, target, copy=True)
 
 
 def on_device(model: nn.Module, device: torch.device) -> nn.Module:

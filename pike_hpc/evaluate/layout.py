@@ -82,7 +82,7 @@ def buffer_bytes(slots: tuple[Slot, ...]) -> int:
 
 
 class NotATree(TypeError):
-    """An object that is no tensor, number, text or container of them."""
+    """An object that is no tensor, number, text or container of them; its message names it."""
 
 
 def describe(value: Any, is_tensor: Any, leaves: list[Any], *, numbers_are_leaves: bool) -> Any:
@@ -99,13 +99,15 @@ def describe(value: Any, is_tensor: Any, leaves: list[Any], *, numbers_are_leave
         return ["value", value]
     if isinstance(value, complex):
         return ["complex", [value.real, value.imag]]
-    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise NotATree("a dict whose keys are no text")
         return ["dict", {k: below(v) for k, v in value.items()}]
     if (names := field_names(value)) is not None:
         return ["record", [type(value).__name__, {n: below(getattr(value, n)) for n in names}]]
     if isinstance(value, (tuple, list)):
         return ["tuple" if isinstance(value, tuple) else "list", [below(v) for v in value]]
-    raise NotATree(f"a {type(value).__name__} can't be shared with a runner")
+    raise NotATree(f"a {type(value).__name__}")
 
 
 def field_names(value: Any) -> list[str] | None:

@@ -102,7 +102,12 @@ class LoadedTask:
         """
         arguments = self.init_inputs(device)
         with _seeded(seed, device), _refusing(self.task, "Model(*get_init_inputs())"):
-            return self.model_class(*arguments)
+            model = self.model_class(*arguments)
+        if any(map(nn.parameter.is_lazy, (*model.parameters(), *model.buffers()))):
+            inputs = self.inputs(LEGACY_INPUT_SEED, device)
+            with _seeded(seed, device), _refusing(self.task, "the first call of a lazy Model"):
+                _call_once(model, inputs)
+        return model
 
     def state_dict(self) -> dict[str, torch.Tensor] | None:
         """The weights that the task names, from its `get_state_dict()`; None where it has none.
@@ -185,6 +190,15 @@ def build(task: Task) -> LoadedTask:
     if not callable(module.__dict__.get("get_inputs")):
         raise TaskRefused("the task defines no function get_inputs", where=task.key)
     return LoadedTask(task=task, model_class=model_class, namespace=module.__dict__)
+
+
+def _call_once(model: nn.Module, inputs: Sequence[Any]) -> None:
+    """Have lazy modules learn their shapes, and no statistics."""
+    trains = {module: module.training for module in model.modules()}
+    with torch.no_grad():
+        model.eval()(*inputs)
+    for module, training in trains.items():
+        module.training = training
 
 
 def _file_name(task: Task) -> str:
