@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.evaluate.runner.classes import adopted  # noqa: E402
+from pike_hpc.evaluate.runner.classes import adopted, in_stead  # noqa: E402
 from pike_hpc.evaluate.runner.program import init_inputs, load_file  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -45,11 +45,42 @@ class Model(nn.Module):
     pass
 
 
+class Opt(enum.Flag):
+    A = 1
+    B = 2
+
+
 BESIDE = Config(Act.GELU)
+TABLE = {Act.RELU: Config(Act.RELU)}
+BOTH = Opt.A | Opt.B
+
+
+class Node:
+    def __init__(self):
+        self.me = self
+        self.act = Act.RELU
+
+
+NODE = Node()
+
+
+def chosen(act=Act.GELU):
+    return act is Act.GELU
 
 
 def get_init_inputs():
-    return [Act.GELU, Config(Act.RELU), BESIDE, {"pairs": [Pair(Act.GELU, 1)]}, Slotted(Act.RELU)]
+    assert chosen()
+    return [
+        Act.GELU,
+        Config(Act.RELU),
+        BESIDE,
+        {"pairs": [Pair(Act.GELU, 1)]},
+        Slotted(Act.RELU),
+        TABLE[Act.RELU],
+        BOTH,
+        NODE,
+        NODE,
+    ]
 """
 
 
@@ -81,7 +112,8 @@ def load(tmp_path, monkeypatch):
 
 def test_a_copy_is_given_what_it_asks_for(load):
     task, program = load(TASK)
-    act, config, beside, nested, slotted = init_inputs(task, torch.device("cpu"))
+    values = init_inputs(task, torch.device("cpu"))
+    act, config, beside, nested, slotted, found, both, node, again = values
     assert act is program.Act.GELU
     assert isinstance(config, program.Config)
     assert config == program.Config(program.Act.RELU)
@@ -89,22 +121,27 @@ def test_a_copy_is_given_what_it_asks_for(load):
     assert nested == {"pairs": [program.Pair(program.Act.GELU, 1)]}
     assert isinstance(nested["pairs"][0], program.Pair)
     assert slotted == program.Slotted(program.Act.RELU)
-    assert task.Model is not program.Model
+    assert found == program.Config(program.Act.RELU)
+    assert both == program.Opt.A | program.Opt.B
+    assert isinstance(node, program.Node)
+    assert node is again is node.me
+    assert node.act is program.Act.RELU
+    assert in_stead(task.Model) is task.Model is not program.Model
+    assert in_stead(task.Config) is program.Config
+
+
+OTHER_ACT = TASK.replace('GELU = "gelu"', 'SILU = "silu"').replace("Act.GELU", "Act.SILU")
 
 
 @pytest.mark.parametrize(
-    "program",
-    [
-        TASK.replace("width: int = 4", "depth: int = 4"),
-        TASK.replace('GELU = "gelu"', 'SILU = "silu"').replace("Act.GELU", "Act.SILU"),
-    ],
+    ("text", "own"),
+    [(TASK.replace("width: int = 4", "depth: int = 4"), "Act"), (OTHER_ACT, "Config")],
 )
-def test_a_class_that_is_made_otherwise_is_the_programs_own_affair(load, program):
-    task, program = load(program)
+def test_a_class_that_is_made_otherwise_is_the_programs_own_affair(load, text, own):
+    task, program = load(text)
     act, config, *_ = init_inputs(task, torch.device("cpu"))
-    assert type(act) is task.Act
-    assert type(config) is task.Config
-    assert program.Act is not task.Act or program.Config is not task.Config
+    for name, value in (("Act", act), ("Config", config)):
+        assert type(value) is getattr(program if name == own else task, name)
 
 
 def test_a_program_without_them_or_with_the_tasks_own_changes_nothing(load):
@@ -118,4 +155,4 @@ def test_a_program_without_them_or_with_the_tasks_own_changes_nothing(load):
 def test_what_only_its_constructor_makes_stays_as_it_is(load):
     task, _ = load(TEXT, TEXT)
     assert init_inputs(task, torch.device("cpu")) == ["x"]
-    assert adopted([1, "x", None], {}, "task") == [1, "x", None]
+    assert adopted([1, "x", None]) == [1, "x", None]

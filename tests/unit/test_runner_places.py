@@ -492,7 +492,28 @@ class GainAtTheRoot(nn.Module):
         return nn.functional.layer_norm(x, (C,), self.lnf_w)
 
 
+class GainsThatFollow(GainAtTheRoot):
+    """The first gain at the root, and in each block that of the norm behind it."""
+
+    def __init__(self):
+        nn.Module.__init__(self)
+        self.norm_w = nn.Parameter(torch.ones(C))
+        self.layers = nn.ModuleList()
+        for _ in range(2):
+            layer = nn.Module()
+            layer.linear, layer.next_norm_w = nn.Linear(C, C), nn.Parameter(torch.ones(C))
+            self.layers.append(layer)
+
+    def forward(self, x):
+        gain = self.norm_w
+        for layer in self.layers:
+            x = x + layer.linear(nn.functional.layer_norm(x, (C,), gain))
+            gain = layer.next_norm_w
+        return nn.functional.layer_norm(x, (C,), gain)
+
+
 STYLES = {
+    "a gain before its blocks": (Blocks, GainsThatFollow, ROW),
     "a gain behind its blocks": (Blocks, GainAtTheRoot, ROW),
     "layers that torch copies, by hand": (Copies, CopiesNothing, (2, 3, C)),
     "recurrent layers in lists": (Remembers, RemembersInLists, (5, 1, C)),

@@ -22,6 +22,7 @@ STATISTICS = {"running_mean": ("mean",), "running_var": ("var", "variance")}
 _NORM = re.compile(
     r"(^|[._])(ln|lnf|bn|gn|norm|rms|layer_?norm|batch_?norm|group_?norm|gamma|beta)(?![a-z])"
 )
+_LAST = re.compile(r"(lnf|(ln|norm)_f(inal)?|final_\w*norm|last_\w*norm)(_?[a-z]+)?$")
 _KINDS = {
     "gain": re.compile(r"(^|[._\d])(weight|w|gamma|scale|gain|g)[_\d]*$"),
     "shift": re.compile(r"(^|[._\d])(bias|b|beta|shift)[_\d]*$"),
@@ -179,6 +180,8 @@ def place_alike(
         _add(waiting(alike), tensors, places, even)
 
     learned, counted = partial(_learned, own), partial(_counted, own)
+    # What a program holds itself comes before its blocks, whatever it is for.
+    own = dict(sorted(own.items(), key=lambda item: _is_last(item[0])))
     known = {n: t for n, t in own.items() if not is_lazy(t)}
     sizes = {n: (tuple(t.shape), t.is_floating_point()) for n, t in known.items()}
     bare = {n: (_bare(shape), floating) for n, (shape, floating) in sizes.items()}
@@ -187,13 +190,7 @@ def place_alike(
     leaves = [(s.leaf, (s.shape, s.floating)) for s in slots]
     roles = {n: (_role(n), size) for n, size in learned(sizes).items()}
     said = [(_role(s.name), (s.shape, s.floating)) if s.is_parameter else None for s in slots]
-    norms = {n: key for n, key in roles.items() if _of_norm(key[0])}
-    # What a module holds itself comes before its blocks, though it may be made for what follows.
-    deep = [
-        None if key is None else (key, _depth(s.name)) for key, s in zip(said, slots, strict=True)
-    ]
-    add(deep, {n: (key, _depth(n)) for n, key in norms.items()}, even=True)
-    add(said, norms, even=True)
+    add(said, {n: key for n, key in roles.items() if _of_norm(key[0])}, even=True)
     add(leaves, _with_leaf(sizes), even=True)
     vague = _vague(waiting(said), [key for n, key in roles.items() if n not in places])
     add(said, {n: key for n, key in roles.items() if key[0] and key[1] not in vague}, even=True)
@@ -253,9 +250,9 @@ def _role(name: str) -> tuple[bool, str] | None:
     return (bool(_NORM.search(name.lower())), kind) if kind else None
 
 
-def _depth(name: str) -> int:
-    """In how many numbered lists something lies."""
-    return sum(part.isdigit() for part in name.split("."))
+def _is_last(name: str) -> bool:
+    """Whether it is held by the program itself, for the norm behind all its blocks."""
+    return bool(_LAST.match(name.lower()))
 
 
 def _of_norm(role: tuple[bool, str] | None) -> bool:

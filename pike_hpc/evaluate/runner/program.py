@@ -6,14 +6,14 @@ import contextlib
 import importlib.util
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from .classes import Classes, adopted, lend
+from .classes import adopted, lend
 
 ENTRIES = ("ModelNew", "Model")
 """Names of a program's class, the first found counts."""
@@ -22,14 +22,10 @@ TASK = "task"
 """The module of a task's file, which is imported before the program."""
 
 
-_LENT: dict[ModuleType, Classes] = {}
-"""By module, classes of the program that was imported after it."""
-
-
 def load_file(path: Path, source: str) -> ModuleType:
     """Import source as a real file, so that tracebacks, inspect and compilers find its text.
 
-    After a task a program: from then on the task makes what it makes of the program's classes.
+    After a task a program: from then on it is given what is of its own classes.
     """
     before = sys.modules.get(TASK) if path.stem != TASK else None
     path.write_bytes(source.encode("utf-8", "surrogatepass"))
@@ -40,7 +36,7 @@ def load_file(path: Path, source: str) -> ModuleType:
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     if before is not None:
-        _LENT[before] = lend(before, module)
+        lend(before, module)
     return module
 
 
@@ -49,17 +45,12 @@ def init_inputs(task: Any, device: torch.device) -> list[Any]:
     make = getattr(task, "get_init_inputs", list)
     seed_everything(0)
     before = streams(device)
-    values = _own(task, make())
+    values = list(make())
     if all(torch.equal(a, b) for a, b in zip(before, streams(device), strict=True)):
-        return values
+        return adopted(values)
     seed_everything(0)
     task.get_inputs()
-    return _own(task, make())
-
-
-def _own(task: ModuleType, values: Iterable[Any]) -> list[Any]:
-    lent = _LENT.get(task, {})
-    return [adopted(value, lent, task.__name__) for value in values]
+    return adopted(list(make()))
 
 
 def streams(device: torch.device) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from .classes import in_stead
 from .protocol import Code, Refused
 
 
@@ -50,7 +51,8 @@ def unflatten(tree: Any, leaves: Sequence[torch.Tensor], classes: Mapping[str, A
         return {k: unflatten(v, leaves, classes) for k, v in value.items()}
     if kind == "record":
         name, fields = value
-        return record(classes[name], {k: unflatten(v, leaves, classes) for k, v in fields.items()})
+        cls = in_stead(classes[name])
+        return record(cls, {k: unflatten(v, leaves, classes) for k, v in fields.items()})
     items = [unflatten(v, leaves, classes) for v in value]
     return tuple(items) if kind == "tuple" else items
 
