@@ -24,9 +24,13 @@ RESIDUE = 1e-12
 """Where all that is smaller than HARDLY is smaller than this, it is what a sum of large numbers
 leaves of nothing, as in a Fourier transform: what fades comes through all sizes."""
 
-MOST_BYTES = 8 << 30
-"""Of a GPU's memory that calls have taken, beyond which no gradient is asked: it takes half as much
-again. A card's quarter, where that is less. What fades is a long sequence, never a large one."""
+KEEPS = 20
+"""A gradient keeps up to so many times what a call takes: 9 in ResNet-101, 17 in DenseNet-201
+(computed on meta tensors, torch 2.13, 2026-11-26)."""
+
+MOST_BYTES = 16 << 30
+"""What a gradient may take of a GPU, or a quarter of the card where that is less. What fades is a
+long sequence, never a large one."""
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -39,7 +43,7 @@ def is_affordable(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     took = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
-    return took <= min(MOST_BYTES, card_bytes(device) // 4)
+    return KEEPS * took <= min(MOST_BYTES, card_bytes(device) // 4)
 
 
 def faint(

@@ -45,7 +45,6 @@ def agree(
     inputs = loaded.inputs(seed)
     with _sharing("what get_inputs() returns", loaded.task.key):
         input_tree = describe_inputs(inputs, arguments)
-        _demand_dense(arguments)
     here = [t.to(device, copy=True) for t in arguments]
     try:
         inputs = unflatten(input_tree, here, loaded.namespace)
@@ -60,6 +59,7 @@ def agree(
         raise TaskRefused("forward changes its inputs", where=loaded.task.key)
     with _sharing("what forward returns", loaded.task.key):
         output_tree = describe_outputs(answer, outputs)
+        _demand_dense(outputs)
     if not outputs:
         raise TaskRefused("forward returns no tensor", where=loaded.task.key)
     leaves = [torch.as_tensor(t) for t in outputs]
@@ -97,8 +97,8 @@ def _sharing(what: str, where: str) -> Iterator[None]:
 
 
 def _demand_dense(tensors: Sequence[Any]) -> None:
-    for tensor in tensors:
-        if tensor.layout is not torch.strided:
+    for tensor in filter(torch.is_tensor, tensors):
+        if tensor.layout is not torch.strided or tensor.is_nested:
             raise NotATree("a sparse or nested tensor")
 
 
@@ -140,8 +140,10 @@ def answer_leaves(model: Callable[..., Any], arguments: Sequence[Any]) -> list[t
 
 
 def describe_inputs(arguments: Sequence[Any], leaves: list[Any]) -> Any:
-    """The tree of arguments; their tensors are added to `leaves`."""
-    return describe(list(arguments), torch.is_tensor, leaves, numbers_are_leaves=False)
+    """The tree of arguments; their tensors are added to `leaves`. Raises NotATree."""
+    tree = describe(list(arguments), torch.is_tensor, leaves, numbers_are_leaves=False)
+    _demand_dense(leaves)
+    return tree
 
 
 def is_float(slot: Slot) -> bool:

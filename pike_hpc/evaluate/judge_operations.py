@@ -12,8 +12,8 @@ from typing import Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-FATAL = torch.OutOfMemoryError, torch.AcceleratorError
-"""What is no answer of a forward: beside others there was no room, or the device can't go on."""
+FATAL = torch.OutOfMemoryError
+"""What is no answer of a forward: beside others there was no room."""
 
 COMPILING = "torch._dynamo", "torch.nn.attention.flex_attention"
 """What a forward has imported that compiles. To import the first takes a second."""

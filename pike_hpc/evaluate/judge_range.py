@@ -41,8 +41,14 @@ _CHECKED = (
 )
 """Parts of names of operations that end a GPU's process where a number is out of their range."""
 
-_ASSERTED = ("assert", "bernoulli", "multinomial", "binary_cross_entropy")
-"""Those that do so for a number that no index is made of: probabilities."""
+_ASSERTED = frozenset(
+    {
+        *("aten::binary_cross_entropy", "aten::multinomial", "aten::bernoulli"),
+        *("aten::bernoulli_.Tensor", "aten::_assert_async", "aten::_assert_async.msg"),
+    }
+)
+"""Operations that do so for a number that no index is made of, mostly probabilities. With logits
+there are none."""
 
 _STRICT = ("assert", "bernoulli", "multinomial", "loss", "cross_entropy")
 """Those where the least step beyond may do so: not where a place is looked up."""
@@ -184,10 +190,14 @@ def checks_strictly(truth: Truth, seed: int) -> bool:
 
 def asserts(truth: Truth, seed: int) -> bool:
     """Whether a layer left out may end this process, if it has a GPU: a sigmoid before a loss."""
-    return truth.device.type == "cuda" and _runs(truth, seed, _ASSERTED)
+    return not _ASSERTED.isdisjoint(_names(truth, seed))
 
 
 def _runs(truth: Truth, seed: int, parts: Sequence[str]) -> bool:
+    return any(part in name for name in _names(truth, seed) for part in parts)
+
+
+def _names(truth: Truth, seed: int) -> set[str]:
     with _Names() as run:
         truth.natively(seed)
-    return any(part in name for name in run.seen for part in parts)
+    return run.seen

@@ -94,7 +94,8 @@ class _Origins(Operations):  # type: ignore[no-untyped-call]
             made_of = frozenset()
         elif any(part in name for part in FUSED):
             q, k = args[:2]
-            scale = kwargs.get("scale") or q.shape[-1] ** -0.5
+            given_scale = args[5] if "flex" in name else kwargs.get("scale")
+            scale = given_scale or q.shape[-1] ** -0.5
             if q.dim() > 2 and q.shape[-3] != k.shape[-3]:  # heads that share their keys
                 k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
             if q.shape[:-2] == k.shape[:-2]:

@@ -6,15 +6,20 @@ And how large the card is that it is for.
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from pike_hpc.evaluate.judge_weights import held
+from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import PikeError
 from pike_hpc.tasks.load import LoadedTask
 
 SMALL_FLOPS, SMALL_BYTES = 1e11, 1 << 30
 """Up to here a task is admitted on a CPU within about a minute."""
+
+HOST_ROOM = 2
+"""Times a model's float64 size that must be free on the host: the copy, and what forward makes."""
 
 
 def model_bytes(loaded: LoadedTask) -> int | None:
@@ -64,3 +69,10 @@ def card_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def host_has_room(model: nn.Module) -> bool:
+    """Whether a float64 copy of all that a model holds fits beside what runs on the host."""
+    tensors = [*model.parameters(), *(t for _, _, t in held(model))]
+    free = available_memory_bytes()
+    return free is None or free > HOST_ROOM * sum(t.numel() * 8 for t in tensors)

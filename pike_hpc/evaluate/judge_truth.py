@@ -26,11 +26,10 @@ from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_sharpen import sharpen_scores
-from pike_hpc.evaluate.judge_size import card_bytes, model_bytes
+from pike_hpc.evaluate.judge_size import card_bytes, host_has_room, model_bytes
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
     calibrate,
-    held,
     lengthen_memory,
     on_device,
     scramble,
@@ -41,7 +40,6 @@ from pike_hpc.evaluate.judge_weights import (
 from pike_hpc.evaluate.judge_widen import WIDER, Choices, InDouble, Recording, default_dtype
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, watching
-from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
 
@@ -51,8 +49,6 @@ CALIBRATION_SEEDS = (101, 102)
 RESIDENT_BYTES = 1 << 28
 """A model that holds more is built on the device, widened a layer at a time, and not kept there."""
 
-HOST_ROOM = 2
-"""Times a model's float64 size that must be free on the host: the copy, and what forward makes."""
 
 KEPT_BYTES = 1 << 27
 """Answers larger than this are kept on the host: of a task's truths a device would hold three,
@@ -180,7 +176,7 @@ class Truth:
                 raise
             self._twin = None
             self.sweep()
-            if self._wide_device.type == "cpu" or not self._host_has_room():
+            if self._wide_device.type == "cpu" or not host_has_room(self.model):
                 raise
         self._wide_device = torch.device("cpu")
         return self._widely(seed, choices)
@@ -319,6 +315,12 @@ class Truth:
     def _fresh(self, seed: int) -> nn.Module:
         return on_device(self._loaded.make_model(seed, device=self.construct).eval(), self.device)
 
+    def _like_the_model(self) -> nn.Module:
+        """Another model as it is, of whatever can't be copied; by STATE one seed makes them all."""
+        fresh = self._fresh(self._seed)
+        fresh.load_state_dict(self.model.state_dict())
+        return fresh
+
     def _draw(self, seed: int) -> nn.Module:
         model = self._fresh(seed)
         if self.legacy or self.by is WeightsBy.SEED:
@@ -353,7 +355,8 @@ class Truth:
         if self._twin is None or (self.resets and not self._goes_on):
             self._twin = None
             self.put_back()
-            fresh = None if self.large or self.resets else lambda: self._fresh(self._seed)
+            again = self.by is WeightsBy.STATE and not self.large and not self.resets
+            fresh = self._like_the_model if again else None
             self._twin = twin(self.model, device, widen_weights=self._widen_weights, fresh=fresh)
         arguments = self.arguments(
             seed, lambda t: t.to(device, WIDER.get(t.dtype, t.dtype), copy=True)
@@ -383,13 +386,6 @@ class Truth:
         names = (slot.name for slot in self.frame.weight_slots)
         weights = views(self.frame.weight_slots, bytes_of(self.weights.buffer))
         return dict(zip(names, weights, strict=True))
-
-    def _host_has_room(self) -> bool:
-        """Whether a float64 copy of all that the model holds fits beside what runs there."""
-        tensors = [*self.model.parameters(), *(t for _, _, t in held(self.model))]
-        needed = HOST_ROOM * sum(t.numel() * 8 for t in tensors)
-        free = available_memory_bytes()
-        return free is None or free > needed
 
     def _try_float64(self) -> None:
         """Fall back to the native precision where float64 is out of reach."""

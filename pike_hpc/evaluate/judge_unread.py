@@ -8,7 +8,6 @@ directions it is made of the first and the last thirty.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import TypeVar
@@ -19,7 +18,7 @@ from pike_hpc.evaluate.judge_faint import faint, is_affordable
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_range import checks_strictly
-from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, alike
+from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, alike, own_s
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import Slot
 
@@ -32,8 +31,7 @@ such as covariates beside a history, and a task should not lose a tier for that.
 LARGEST_INPUT, LARGEST_ANSWER = 1 << 26, 1 << 24
 """Numbers beyond which nothing is tried: each try would take seconds."""
 BUDGET_S = 20.0
-"""Of this thread, after which no further dimension is begun: slow references on a CPU have many. It
-waits for a GPU by looking, and is frozen while another lane's program is timed."""
+"""Of our own, after which no further dimension is begun: slow references on a CPU have many."""
 CUT, NEXT_CUT = 4, 8
 """What part is left unread; and of what is left, where that changes nothing at all."""
 
@@ -58,7 +56,7 @@ Answering = Callable[[int], Leaves]
 def unread(
     truth: Truth,
     first: Leaves,
-    clock: Callable[[], float] = time.thread_time,
+    clock: Callable[[], float] = own_s,
     *,
     thorough: bool = True,
 ) -> Iterator[tuple[str, Leaves]]:
@@ -72,7 +70,7 @@ def unread(
     Args:
         truth: of the task.
         first: the reference's own answer to the first input.
-        clock: seconds of this thread.
+        clock: seconds of our own.
         thorough: ask for a gradient, too: a call takes little time.
 
     Yields:

@@ -261,12 +261,14 @@ def twin(
     except Exception:
         if fresh is None:
             raise
-    other: nn.Module = fresh()
+    other = fresh()
     parts = dict(other.named_modules())
     for path, module in model.named_modules():
-        for name, value in {**vars(module), **module._buffers}.items():
-            if isinstance(value, torch.Tensor):
-                setattr(parts[path], name, memo[id(value)])
+        twins = parts[path]
+        pairs = (module.__dict__, twins.__dict__), (module._buffers, twins._buffers)
+        for ours, theirs in pairs:
+            tensors = {n: v for n, v in ours.items() if isinstance(v, torch.Tensor)}
+            theirs.update((n, memo[id(v)]) for n, v in tensors.items())
     for own, parameter in zip(other.parameters(), model.parameters(), strict=True):
         own.requires_grad_(False)
         own.data = memo[id(parameter)].data

@@ -98,7 +98,7 @@ class LoadedTask:
         """A model in training mode, built on `device` after `torch.manual_seed(seed)`.
 
         Raises:
-            TaskRefused: the constructor raises.
+            TaskRefused: the constructor raises, or the call that a lazy model learns its shapes by.
         """
         arguments = self.init_inputs(device)
         with _seeded(seed, device), _refusing(self.task, "Model(*get_init_inputs())"):
@@ -106,6 +106,7 @@ class LoadedTask:
         if any(map(nn.parameter.is_lazy, (*model.parameters(), *model.buffers()))):
             inputs = self.inputs(LEGACY_INPUT_SEED, device)
             with _seeded(seed, device), _refusing(self.task, "the first call of a lazy Model"):
+                model = self.model_class(*arguments)
                 _call_once(model, inputs)
         return model
 

@@ -216,6 +216,10 @@ def test_how_much_a_single_number_moves_is_not_left_to_two_inputs():
     assert found.admission.mutants["other_input"] > 0.6
 
 
+def test_waiting_for_others_takes_no_time_of_ours():
+    assert yardstick_of("time.sleep(0.2)\n        return q * k + v").wide is not None
+
+
 def test_nor_is_it_asked_of_what_takes_long_or_has_many_numbers():
     assert yardstick_of("return x.abs().mean(-1)").signals == (0.0,)
     slow = WORKS + "return x.abs().mean() + q.mean()"

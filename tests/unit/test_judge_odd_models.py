@@ -7,6 +7,8 @@ torch = pytest.importorskip("torch")
 from builders.admissions import admission_of, truth_of  # noqa: E402
 
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
+from pike_hpc.evaluate.judge_range import asserts  # noqa: E402
+from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS  # noqa: E402
 from pike_hpc.tasks.load import TaskRefused, build  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -107,6 +109,7 @@ def test_it_is_judged_against_float64(made, returned):
     assert "fp32" in admission.limits
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -115,12 +118,65 @@ def test_it_is_judged_against_float64(made, returned):
         (plain(given="{{1: torch.randn(4, 16)}}"), "holds a dict whose keys are no text"),
         (plain(given="torch.float32"), "holds a dtype"),
         (plain(returned="y.numpy()"), "what forward returns holds a ndarray"),
+        (plain(returned="y.to_sparse()"), "what forward returns holds a sparse or nested"),
+        (
+            plain(given="torch.nested.nested_tensor([torch.randn(2, 16)])"),
+            "get_inputs() returns holds a sparse or nested tensor",
+        ),
     ],
 )
 def test_what_can_not_be_shared_is_named(source, said):
     with pytest.raises(TaskRefused) as refused, truth_of("", source=source) as (truth, task):
         admit(truth, task.digest)
     assert said in str(refused.value)
+
+
+HOOKED = """
+import threading
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+        self.layer = nn.Linear(16, 16)
+        self.again = [self.layer.weight.detach() * 2]
+
+    def load_state_dict(self, *args, **kwargs):
+        told = super().load_state_dict(*args, **kwargs)
+        self.again[0] = self.layer.weight.detach() * 2
+        return told
+
+    def forward(self, x):
+        return torch.tanh(x @ self.again[0])
+
+
+def get_inputs():
+    return [torch.randn(4, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_can_not_be_copied_has_what_it_makes_of_its_weights():
+    admission = admission_of("", source=HOOKED)
+    assert admission.admitted, admission.reason
+    assert admission.reference_precision == "float64"
+
+
+def test_a_loss_of_logits_asserts_nothing_and_one_of_probabilities_does():
+    for suffix, body, found in (
+        ("_with_logits", "y", False),
+        ("", "torch.sigmoid(y)", True),
+    ):
+        loss = f"nn.functional.binary_cross_entropy{suffix}({body}, (y > 0).to(y))"
+        with truth_of("", source=plain(returned=loss)) as (truth, _):
+            assert asserts(truth, ADMISSION_SEEDS[0]) is found
 
 
 def test_a_lazy_model_learns_its_shapes_and_no_statistics():
