@@ -22,25 +22,25 @@ LOSES = SOURCE.format(
 """Without its sigmoid an assertion ends the process's use of the GPU."""
 
 
-def test_what_half_ends_at_hangs_on_no_clock(device):
-    task = Task(suite="tests", id="1", name="slow", source=SLOW)
+def admitted(source):
+    """The yardstick of a tiny task on the GPU."""
+    task = Task(suite="tests", id="1", name="tiny", source=source)
     truth = Truth(build(task), WeightsBy.STATE, torch.device("cuda"), Secrets(b"key"))
     try:
-        found = admit(truth, task.digest)
+        return admit(truth, task.digest)
     finally:
         truth.close()
+
+
+def test_what_half_ends_at_hangs_on_no_clock(device):
+    found = admitted(SLOW)
     assert found.admission.admitted, found.admission.reason
     assert found.wide is None
     assert found.half_noise > 2e-3  # rounding alone: about 1.1e-3
 
 
 def test_no_layer_is_left_out_before_what_asserts(device):
-    task = Task(suite="tests", id="1", name="loses", source=LOSES)
-    truth = Truth(build(task), WeightsBy.STATE, torch.device("cuda"), Secrets(b"key"))
-    try:
-        found = admit(truth, task.digest)
-    finally:
-        truth.close()
+    found = admitted(LOSES)
     assert found.admission.admitted, found.admission.reason
     assert "layer_skipped" in found.admission.not_applicable
     assert float(torch.ones(1, device="cuda")) == 1.0
