@@ -25,7 +25,6 @@ from pike_hpc.evaluate.correctness import (
     unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, plain_edits, zeroed_weights
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_range import WideRange, asserts, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_sharpen import gains_of
@@ -360,7 +359,7 @@ class _Trial:
         try:
             with edit:
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
-        except FATAL:
+        except torch.OutOfMemoryError:
             raise
         except Exception:  # without that layer the model does not run: no such mutant
             return None

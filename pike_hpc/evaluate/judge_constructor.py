@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_shared import Frame
 from pike_hpc.evaluate.judge_weights import beside_state, on_device, tables
 from pike_hpc.evaluate.runner import Hands, slots_of, unwritten
@@ -76,7 +75,7 @@ def differs_when_given(
         try:
             with unwritten():
                 return nn.Module.state_dict(made(others)[1], keep_vars=True)
-        except FATAL:
+        except torch.OutOfMemoryError:
             raise
         except Exception:  # a constructor may check what it is given
             return None

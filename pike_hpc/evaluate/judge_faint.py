@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.judge_frame import describe_outputs
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_size import card_bytes
 from pike_hpc.evaluate.judge_widen import default_dtype
 
@@ -26,7 +25,7 @@ leaves of nothing, as in a Fourier transform: what fades comes through all sizes
 
 KEEPS = 20
 """A gradient keeps up to so many times what a call takes: 9 in ResNet-101, 17 in DenseNet-201
-(computed on meta tensors, torch 2.13, 2026-11-26)."""
+(computed on meta tensors, torch 2.13, 2026-11-26; the script is not kept)."""
 
 MOST_BYTES = 16 << 30
 """What a gradient may take of a GPU, or a quarter of the card where that is less. What fades is a
@@ -69,7 +68,7 @@ def faint(
     """
     try:
         gradients = _gradients(model, device, arguments, torch.Generator().manual_seed(seed))
-    except FATAL:
+    except torch.OutOfMemoryError:
         raise
     except Exception:  # whatever a forward does; a tier hangs on nothing that could not be asked
         return []

@@ -110,7 +110,7 @@ def _demand_plain(state: Mapping[str, Any], where: str) -> None:
                 f"{name} in the model's state_dict is no plain tensor, so no program could be "
                 "given its weights (quantized layers, extra state, sparse tensors)",
                 where=where,
-                fix="register a sparse tensor with persistent=False",
+                fix="a sparse tensor: register it with persistent=False",
             )
 
 

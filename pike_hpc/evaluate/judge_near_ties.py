@@ -15,7 +15,6 @@ from pike_hpc.evaluate.correctness import UNEQUAL
 from pike_hpc.evaluate.judge_agreement import NEAR_TIES
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_range import checks_strictly
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.evaluate.layout import Slot
@@ -73,7 +72,7 @@ class NearTies:
         for draw in range(self._draws):
             try:
                 answers = self._truth.answers_to(self._nearby(call, draw))
-            except FATAL:
+            except torch.OutOfMemoryError:
                 raise
             except Exception:  # whatever a forward does that takes no such numbers
                 break

@@ -1,7 +1,4 @@
-"""A forward's operations as the judge sees them: modes that are asked for each, what ends them all.
-
-What a forward raises is its own affair, and tells that a question can't be asked. FATAL is not.
-"""
+"""What the judge's own modes have in common: they are asked for each operation of a forward."""
 
 from __future__ import annotations
 
@@ -11,9 +8,6 @@ from typing import Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-FATAL = torch.OutOfMemoryError
-"""What is no answer of a forward: beside others there was no room."""
 
 COMPILING = "torch._dynamo", "torch.nn.attention.flex_attention"
 """What a forward has imported that compiles. To import the first takes a second."""

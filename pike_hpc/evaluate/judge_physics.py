@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.physics import (
@@ -120,7 +119,7 @@ def _flops(call: Callable[[torch.Tensor], object], packed: torch.Tensor) -> int:
     try:
         with counter:
             call(packed)
-    except FATAL:
+    except torch.OutOfMemoryError:
         raise
     except Exception:  # torch's counter knows not every shape (attention with grouped heads)
         return 0

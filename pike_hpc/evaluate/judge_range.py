@@ -18,7 +18,7 @@ import torch
 
 from pike_hpc.evaluate.correctness import compare
 from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_operations import FATAL, Operations
+from pike_hpc.evaluate.judge_operations import Operations
 from pike_hpc.evaluate.judge_signal import Leaves, Signal, scale
 from pike_hpc.evaluate.judge_truth import Truth
 
@@ -43,8 +43,12 @@ _CHECKED = (
 
 _ASSERTED = frozenset(
     {
-        *("aten::binary_cross_entropy", "aten::multinomial", "aten::bernoulli"),
-        *("aten::bernoulli_.Tensor", "aten::_assert_async", "aten::_assert_async.msg"),
+        "aten::_assert_async",
+        "aten::_assert_async.msg",
+        "aten::bernoulli",
+        "aten::bernoulli_.Tensor",
+        "aten::binary_cross_entropy",
+        "aten::multinomial",
     }
 )
 """Operations that do so for a number that no index is made of, mostly probabilities. With logits
@@ -95,7 +99,7 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
             wide = [[truth.keep(t) for t in truth.answers(s)] for s in (first, second)]
             native = truth.natively(first)
             half = _half(truth, first)
-    except FATAL:
+    except torch.OutOfMemoryError:
         raise
     except Exception:  # whatever a forward does that knows no such numbers
         return None
@@ -133,7 +137,7 @@ def _half(truth: Truth, seed: int) -> list[torch.Tensor] | None:
     try:
         with torch.autocast(truth.device.type, dtype=torch.bfloat16):
             return truth.natively(seed)
-    except FATAL:
+    except torch.OutOfMemoryError:
         raise
     except Exception:  # whatever a forward does that knows no bfloat16
         return None

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pike_hpc.evaluate.judge_operations import FATAL, Operations
+from pike_hpc.evaluate.judge_operations import Operations
 from pike_hpc.evaluate.judge_scores import FUSED, MASKED, SOFTMAX, without_fast_path
 from pike_hpc.evaluate.runner import STATE_BYTES, State
 
@@ -186,7 +186,7 @@ def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:
     try:
         with torch.no_grad(), without_fast_path(), _Origins(weights.values()) as origins:
             call()
-    except FATAL:
+    except torch.OutOfMemoryError:
         raise
     except Exception:  # what a forward does that knows no such mode: its scores stay
         return {}

@@ -24,7 +24,6 @@ from pike_hpc.evaluate.correctness import (
     signal_of,
 )
 from pike_hpc.evaluate.judge_frame import is_float
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import Slot, buffer_bytes
 
@@ -193,7 +192,7 @@ class Signal:
         try:
             with torch.autocast(self._truth.device.type, dtype=torch.bfloat16):
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
-        except FATAL:
+        except torch.OutOfMemoryError:
             raise
         except Exception:  # whatever a forward does that knows no bfloat16
             return {}

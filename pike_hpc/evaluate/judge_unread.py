@@ -16,7 +16,6 @@ import torch
 
 from pike_hpc.evaluate.judge_faint import faint, is_affordable
 from pike_hpc.evaluate.judge_memory import views
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_range import checks_strictly
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, alike, own_s
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
@@ -158,7 +157,7 @@ def _is_in_order(tensor: torch.Tensor) -> bool:
 def _tried(call: Callable[[], T | None]) -> T | None:
     try:
         return call()
-    except FATAL:
+    except torch.OutOfMemoryError:
         raise
     except Exception:  # what a forward does that knows inputs of one piece only
         return None

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pike_hpc.evaluate.judge_operations import FATAL
 from pike_hpc.evaluate.judge_widen import WIDER
 from pike_hpc.evaluate.runner import STATISTICS
 
@@ -256,7 +255,7 @@ def twin(
     try:
         made: nn.Module = copy.deepcopy(model, memo)
         return made
-    except FATAL:
+    except torch.OutOfMemoryError:
         raise
     except Exception:
         if fresh is None:
