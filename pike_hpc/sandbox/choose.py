@@ -41,6 +41,17 @@ _FIX = {
 }
 
 
+def auto_order(facts: HostFacts) -> tuple[Engine, ...]:
+    """What `auto` tries, best first.
+
+    As root bubblewrap makes no user namespace, and the processes of all its sandboxes are counted
+    together: one program's are then missing to another.
+    """
+    if facts.is_root and facts.counts_per_namespace:
+        return tuple(sorted(AUTO_ORDER, key=lambda engine: engine is not Engine.UNSHARE))
+    return AUTO_ORDER
+
+
 def refusal(
     engine: Engine,
     facts: HostFacts,
@@ -80,7 +91,7 @@ def _tried(
 
 def available(facts: HostFacts, trial: SandboxSpec | None = None) -> tuple[Engine, ...]:
     """The engines that work here without an image, best first."""
-    return tuple(e for e in AUTO_ORDER if refusal(e, facts, trial) is None)
+    return tuple(e for e in auto_order(facts) if refusal(e, facts, trial) is None)
 
 
 def choose(wanted: str, facts: HostFacts, trial: SandboxSpec | None = None) -> Engine:
@@ -93,7 +104,7 @@ def choose(wanted: str, facts: HostFacts, trial: SandboxSpec | None = None) -> E
     """
     if wanted == AUTO:
         reasons = []
-        for engine in AUTO_ORDER:
+        for engine in auto_order(facts):
             reason = refusal(engine, facts, trial)
             if reason is None:
                 return engine

@@ -28,6 +28,10 @@ KEEPERS = {Engine.NONE: 0, Engine.UNSHARE: 2, Engine.BUBBLEWRAP: 2}
 KEEPERS_MB = 24
 """Memory of theirs: two interpreters under unshare."""
 
+TOGETHER = 16
+"""Where the kernel counts the processes of all sandboxes of this host together, as root without a
+user namespace, they may have so many times one's: six lanes of four GPUs keep some 90 runners."""
+
 _MEBIBYTE = 1 << 20
 
 
@@ -57,7 +61,7 @@ def command(engine: Engine, spec: SandboxSpec, facts: HostFacts) -> list[str]:
 def _bare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     folder = [f"--chdir={spec.scratch}"] if spec.scratch else []
     # A limit on processes counts all of the user's, the judge's too, unless the uid is another.
-    count = spec.processes if facts.is_root else None
+    count = TOGETHER * spec.processes if facts.is_root else None
     return [
         *_narrowed(facts),
         *("env", "-i", *folder),
@@ -116,8 +120,8 @@ def _bubblewrap(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     for path, writable in shown:
         argv += ["--bind" if writable else "--ro-bind", path, path]
     argv += ["--remount-ro", "/", "--chdir", str(SCRATCH), "--"]
-    alone = facts.is_root or facts.counts_per_namespace
-    count = spec.processes if alone else None
+    count = spec.processes if facts.counts_per_namespace else None
+    count = TOGETHER * spec.processes if facts.is_root else count
     return [*argv, *_become_nobody(facts), *_limits(spec, facts, count), *spec.argv]
 
 

@@ -70,7 +70,7 @@ def test_bare_root_becomes_nobody_with_a_clean_environment_and_limits():
         *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
         *("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"),
         *("prlimit", "--core=0", "--fsize=67108864", "--sigpending=256"),
-        *("--data=8388608", "--nproc=32"),
+        *("--data=8388608", "--nproc=512"),  # of all sandboxes of this host together
         *("python", "-m", "runner"),
     ]
 
@@ -169,7 +169,7 @@ def test_bubblewrap_root_gives_the_uid_away_inside():
     inside = argv[argv.index("--") + 1 :]
     assert inside[:6] == ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     assert "--bounding-set=-all" in inside
-    assert "--nproc=32" in inside
+    assert "--nproc=512" in inside, "all sandboxes of this host together"
 
 
 def test_bubblewrap_user_maps_to_nobody():
