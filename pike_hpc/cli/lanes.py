@@ -179,14 +179,16 @@ class LaneJudge:
         Raises:
             JudgeLost: the lane's judge died; the next one may too, so this lane should rest.
             JudgeUnwell: nothing could be held against the reference here, as on a full disk or a
-                GPU that somebody else fills: what comes next may fail likewise, and at once.
+                GPU that somebody else fills: what comes next may fail likewise, and at once. Not
+                so where the task is not admitted: that is its verdict, wherever it is asked for.
         """
         if self._cpus is not None:
             os.sched_setaffinity(0, self._cpus)
         result = self._lane.evaluate(request, on_phase)
         if self._lane.lost_judge:
             raise JudgeLost(result.message)
-        if result.status is EvalStatus.JUDGE_ERROR and result.correctness is None:
+        undecided = result.status is EvalStatus.JUDGE_ERROR and result.correctness is None
+        if undecided and not self._lane.task_refused:
             raise JudgeUnwell(result)
         return result
 

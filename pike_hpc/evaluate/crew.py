@@ -67,6 +67,8 @@ class Crew:
         """Tasks that the living judge met in a search, and candidates that it judged again."""
         self.spoiled: Spoiled | None = None
         """What befell the last order."""
+        self.refused = False
+        """Whether it failed because its task is not admitted."""
         gate.join(self)
 
     def order(
@@ -77,10 +79,12 @@ class Crew:
     ) -> Any:
         """Have the judge do something and serve it meanwhile; what it answers.
 
+        A judge that can't go on after its answer is dropped, and the next order gets a new one.
+
         Raises:
             JudgeLost: it died or was silent for `patience_s`.
         """
-        self.spoiled = None
+        self.spoiled, self.refused = None, False
         try:
             judge = self._judge or self._start_judge()
             judge.forget_words()
@@ -90,6 +94,10 @@ class Crew:
             answer = self._serve(judge, patience_s, on_phase, "done")
             if answer["short"]:
                 self.spoiled = self.spoiled or Spoiled.SHORT
+            self.refused = answer["refused"]
+            if not answer["sound"]:
+                _log.warning("the judge on %s can't go on after this task", self._cell.device)
+                self._drop_judge()
             return answer["done"]
         except (JudgeLost, Gone, Departed) as error:
             said = self._judge.last_words() if self._judge else "the lane was closed"

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.judge_anchor import Alone, time_alone
 from pike_hpc.evaluate.judge_arrays import arrays_among_inputs
-from pike_hpc.evaluate.judge_bench import Bench, Unfit
+from pike_hpc.evaluate.judge_bench import Bench, NotAdmitted, Unfit
+from pike_hpc.evaluate.judge_context import settle
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
 from pike_hpc.evaluate.judge_failures import ran_short, reference_failed
@@ -70,13 +71,25 @@ class Judge:
     """Carries out orders one at a time."""
 
     def __init__(
-        self, host: Host, device: torch.device, isolation: Isolation, spares: bool
+        self,
+        host: Host,
+        device: torch.device,
+        isolation: Isolation,
+        spares: bool,
+        settle: Callable[[torch.device], None] = settle,
+        warm: Warm | None = None,
     ) -> None:
+        """`settle` waits for the device and raises where that answers no more; `warm` is kept."""
         self._host, self._device, self._isolation = host, device, isolation
+        self._settle = settle
         self._solitude = Solitude(host, Company(probe_on(device)))
         self.short = False
         """Whether the last order failed for want of memory."""
-        self._warm = Warm(host, device, spares)
+        self.refused = False
+        """Whether it failed because its task is not admitted."""
+        self._clean = True
+        """Whether everything that was to be forgotten could be."""
+        self._warm = warm or Warm(host, device, spares)
         self._physics, self._guards = Physics.of(device), Guards.of(device)
         self._environment = environment(device)
         if device.type == "cuda" and self._physics.why_not:
@@ -87,7 +100,7 @@ class Judge:
     def evaluate(self, request: EvalRequest, built: Built = NOTHING) -> EvalResult:
         """The result for one candidate; only a broken lane raises."""
         outcome, tail = Outcome(), ""
-        self.short = False
+        self.short = self.refused = False
         try:
             try:
                 tail = self._evaluate(request, built, outcome)
@@ -97,16 +110,16 @@ class Judge:
                 outcome = Outcome()
                 tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
-            self._warm.forget(request.task)
+            self._forget(request.task)
             self.short = ran_short(failed)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = reference_failed(failed)
         except Unfit as error:
-            self.short = ran_short(error)
+            self.short, self.refused = ran_short(error), isinstance(error, NotAdmitted)
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
-            self._warm.forget(request.task)
+            self._forget(request.task)
             self.short = ran_short(error)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the task could not be judged: {_said(error, request.task)}"
@@ -124,7 +137,7 @@ class Judge:
             return admission
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
-            self._warm.forget(task)
+            self._forget(task)
             return Admission(
                 task_digest=task.digest,
                 admitted=False,
@@ -135,6 +148,26 @@ class Judge:
     def release(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""
         self._warm.rest()
+
+    def is_sound(self) -> bool:
+        """Whether it can go on. What a task's own code does may end its context on the GPU."""
+        try:
+            self._settle(self._device)
+        except Exception:  # of whatever kind torch makes of the driver's word
+            traceback.print_exc()
+            return False
+        return self._clean
+
+    def _forget(self, task: Task) -> None:
+        """Keep nothing of a task that something went wrong with.
+
+        In a context that has ended that may fail, too: the verdict is known all the same.
+        """
+        try:
+            self._warm.forget(task)
+        except Exception:
+            traceback.print_exc()
+            self._clean = False
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
@@ -148,7 +181,7 @@ class Judge:
                 if not ran_short(error) or not (said := bench.overdrawn(link)):
                     raise
                 traceback.print_exc()
-                self._warm.forget(request.task)
+                self._forget(request.task)
                 outcome.status = EvalStatus.OUT_OF_MEMORY
                 outcome.message = f"left no room to judge it in: {said}"
         finally:
@@ -190,7 +223,7 @@ class Judge:
         if not yardstick.admission.admitted:
             reason = yardstick.admission.reason
             if by is WeightsBy.STATE:
-                raise Unfit(f"the task is not admitted: {reason}")
+                raise NotAdmitted(f"the task is not admitted: {reason}")
             no_seed(outcome, reason, so_far)
             return
         work = bench.work(by, self._physics)
@@ -311,8 +344,8 @@ def _said(error: BaseException, task: Task) -> str:
     return printable(f"{type(error).__name__}: {error}", 400)
 
 
-def serve(host: Host) -> None:
-    """Orders until the lane is gone."""
+def serve(host: Host, make: Callable[..., Judge] = Judge) -> None:
+    """Orders until the lane is gone; `make` makes who carries them out."""
     judge: Judge | None = None
     while (order := host.next_order()) is not None:
         what: str = order["order"]
@@ -320,7 +353,7 @@ def serve(host: Host) -> None:
             torch.set_num_threads(order["threads"])
             device = torch.device(order["device"])
             isolation = decode(Isolation, order["isolation"])
-            judge = Judge(host, device, isolation, order["spares"])
+            judge = make(host, device, isolation, order["spares"])
             host.deliver(ready=True)
             continue
         assert judge is not None
@@ -332,7 +365,8 @@ def serve(host: Host) -> None:
             done = judge.admit(decode(Task, order["task"]), order["small_only"])
         else:
             judge.release()
-        host.deliver(done=encode(done), short=judge.short)
+        found = {"short": judge.short, "refused": judge.refused, "sound": judge.is_sound()}
+        host.deliver(done=encode(done), **found)
 
 
 def main(fd: int, scratch: str) -> None:

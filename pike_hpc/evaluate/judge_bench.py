@@ -40,6 +40,10 @@ class Unfit(Exception):
     """The task can't be judged on; the message says why."""
 
 
+class NotAdmitted(Unfit):
+    """It can't tell right from wrong: that says nothing of the machine."""
+
+
 class Shortage(Unfit):
     """There is no room for reference and candidate, at least while others are kept warm."""
 

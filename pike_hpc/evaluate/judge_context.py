@@ -1,4 +1,4 @@
-"""The judge's context on a GPU, with little of its memory set aside for stacks.
+"""The judge's context on a GPU: little memory set aside for stacks, and whether it still answers.
 
 Runners have the driver's own default: what is timed runs as it would anywhere.
 """
@@ -27,3 +27,14 @@ def make_context(device: torch.device, *, driver: Driver | None = None) -> None:
         driver.within(context, "cuCtxSetLimit", STACK_SIZE, STACK_BYTES)
     except DeviceMemoryError:
         return  # it costs memory, no more
+
+
+def settle(device: torch.device) -> None:
+    """Wait for whatever this process asked of a device; on a CPU nothing is under way.
+
+    Raises:
+        Exception: of torch's: the context has ended, by an assertion on the device for one, and
+            answers nothing any more.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

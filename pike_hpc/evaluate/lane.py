@@ -59,6 +59,8 @@ class Lane:
 
     lost_judge = False
     """Whether the last evaluation ended with the judge's death."""
+    task_refused = False
+    """Whether it came to no verdict because its task is not admitted."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class Lane:
 
         `on_phase` hears start, reference, build, correctness, gate (it waits to be timed), timing.
         """
-        self.lost_judge = False
+        self.lost_judge = self.task_refused = False
         refused = self._refuse(request)
         if refused is not None:
             return refused
@@ -264,7 +266,7 @@ class Lane:
             result = decode(EvalResult, crew.order(message, patience_s, on_phase))
         except JudgeLost as lost:
             return self._lost(request, str(lost)), None
-        spoiled = crew.spoiled
+        spoiled, self.task_refused = crew.spoiled, crew.refused
         if spoiled is None and result.status is EvalStatus.OUT_OF_MEMORY:
             spoiled = Spoiled.SHORT
         return result, spoiled

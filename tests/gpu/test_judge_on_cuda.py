@@ -97,6 +97,45 @@ def test_a_hostile_program_is_a_status(device, judge, body, status):
     assert result.status is status, result
 
 
+ASSERTS = Task(
+    suite="tests",
+    id="asserts",
+    name="asserts",
+    source="""
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+
+    def forward(self, x):
+        return self.table((x * 0).long() + 16 + (x > 0))
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+
+def get_init_inputs():
+    return []
+""",
+)
+"""Looks its numbers up beyond the end of its table: an assertion on the device, which ends the
+context of whoever runs it, and the judge is the first that does."""
+
+
+def test_a_reference_that_ends_the_judges_context_costs_that_task_alone(device, judge):
+    for _ in range(2):
+        lost = judge(ASSERTS, ASSERTS.source + "\n\nclass ModelNew(Model):\n    pass\n")
+        assert lost.status is EvalStatus.JUDGE_ERROR, lost
+        assert "device-side assert" in lost.message
+        well = judge("4", by_rules(device, "4", "identity"))
+        assert well.status is EvalStatus.PASSED, well
+
+
 LARGE = Task(
     suite="tests",
     id="large",

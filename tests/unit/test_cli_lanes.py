@@ -27,7 +27,7 @@ from pike_hpc.records import (
     Task,
     UsageError,
 )
-from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
+from pike_hpc.worker import JudgeUnwell, SimulatedJudge, Stop, WorkerOptions, run_worker
 
 CPU = Device(kind="cpu", torch_device="cpu", why="")
 
@@ -96,10 +96,10 @@ def test_without_image_and_torch_one_message_says_so():
 
 
 class ScriptedLane:
-    """A lane with one answer to everything, whose judge dies, or does not."""
+    """A lane with one answer to everything, whose judge dies, or refuses the task, or neither."""
 
-    def __init__(self, answer: EvalResult, *, dies: bool = False) -> None:
-        self.answer, self.lost_judge = answer, dies
+    def __init__(self, answer: EvalResult, *, dies: bool = False, refuses: bool = False) -> None:
+        self.answer, self.lost_judge, self.task_refused = answer, dies, refuses
 
     def evaluate(self, request, on_phase):
         return dataclasses.replace(self.answer, key=request.key)
@@ -160,6 +160,15 @@ def test_a_lane_that_is_only_noisy_goes_on():
     )
     noisy = answer(EvalStatus.JUDGE_ERROR, "noisy lane", compared)
     assert LaneJudge(ScriptedLane(noisy), CPU).evaluate(REQUEST, print) == noisy
+
+
+def test_a_task_that_is_not_admitted_says_nothing_against_the_lane():
+    """Its verdict is there at once, from whichever lane: nobody is asked twice."""
+    refused = answer(EvalStatus.JUDGE_ERROR, "the task is not admitted: two answers")
+    judge = LaneJudge(ScriptedLane(refused, refuses=True), CPU)
+    assert judge.evaluate(REQUEST, print) == refused
+    with pytest.raises(JudgeUnwell):
+        LaneJudge(ScriptedLane(refused), CPU).evaluate(REQUEST, print)
 
 
 @pytest.mark.parametrize(

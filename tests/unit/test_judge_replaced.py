@@ -1,0 +1,204 @@
+"""A judge whose device ended gives its verdict and goes; what else it says beside a verdict.
+
+The lane's side and the judge's are real, but for the process, which is a thread, and the device.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from builders.tiny_task import TASK_SOURCE, asked  # noqa: E402 - torch
+
+from pike_hpc.evaluate.built import NOTHING  # noqa: E402 - torch
+from pike_hpc.evaluate.crew import Crew, JudgeLost  # noqa: E402 - torch
+from pike_hpc.evaluate.gate import Gate  # noqa: E402 - torch
+from pike_hpc.evaluate.judge import Judge, serve  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_bench import NotAdmitted, Unfit  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_context import settle  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_host import Ending, Host  # noqa: E402 - torch
+from pike_hpc.evaluate.wire import Channel  # noqa: E402 - torch
+from pike_hpc.records import EvalStatus, Isolation, Task, encode  # noqa: E402 - torch
+
+pytestmark = pytest.mark.torch
+
+ASSERTED = "CUDA error: device-side assert triggered"
+RAISES = Task(
+    suite="tests",
+    id="2",
+    name="raises",
+    source=TASK_SOURCE.replace(
+        "return self.second", f"raise RuntimeError({ASSERTED!r})\n        #"
+    ),
+)
+"""Such a forward takes the judge's context on a GPU with it."""
+
+
+def ended(device):
+    raise RuntimeError(ASSERTED)
+
+
+def kills(device):
+    raise SystemExit
+
+
+class Runner:
+    """A candidate's, which is asked nothing."""
+
+    def end(self, grace_s=0.0):
+        return Ending(status=None, tail="")
+
+
+class NothingKept:
+    """In the place of what a judge keeps warm: every task fails as told, and is let go of so."""
+
+    def __init__(self, *errors, lets_go=True):
+        self.spares = SimpleNamespace(take=lambda role: Runner())
+        self.place = SimpleNamespace(value="host")
+        self._errors, self._lets_go = iter(errors), lets_go
+
+    def bench(self, task):
+        raise next(self._errors)
+
+    def forget(self, task):
+        if not self._lets_go:
+            raise RuntimeError(ASSERTED)
+
+    def moves_to_host(self, failed):
+        return False
+
+
+class ThreadedJudge:
+    """`serve` in a thread, where a lane has a process."""
+
+    def __init__(self, folder, make):
+        ours, self._theirs = socket.socketpair()
+        self.channel, self.has_ended = Channel(ours), False
+        host = Host(Channel(self._theirs), folder)
+        self._thread = threading.Thread(target=self._serve, args=(host, make), daemon=True)
+        self._thread.start()
+
+    def _serve(self, host, make):
+        with self._theirs, contextlib.suppress(SystemExit):  # as which a process would end
+            serve(host, make)
+
+    def sources(self):
+        return [self.channel]
+
+    def pump(self):
+        pass
+
+    def forget_words(self):
+        pass
+
+    def last_words(self):
+        return "its last words"
+
+    def end(self):
+        self.channel.close()
+        self._thread.join(60)
+        self.has_ended = True
+
+
+class Cell:
+    """Starts one judge after the other, as told."""
+
+    device = "cpu"
+
+    def __init__(self, folder, *makes):
+        self.folder, self.judges, self._makes = folder / "lane", [], iter(makes)
+
+    def start(self, number, address):
+        raise AssertionError("no runner is needed")
+
+    def start_judge(self, folder):
+        self.judges.append(ThreadedJudge(folder, next(self._makes)))
+        return self.judges[-1]
+
+
+def on(settle, warm=None):
+    """Makes judges on such a device, that keep that warm."""
+    return lambda *given: Judge(*given, settle=settle, warm=warm)
+
+
+@pytest.fixture
+def crew_of(tmp_path):
+    """crew_of(make, ...): a lane's crew with one such judge after the other, and its cell."""
+    crews = []
+
+    def make_crew(*makes):
+        cell = Cell(tmp_path, *makes)
+        opening = {
+            "device": "cpu",
+            "threads": torch.get_num_threads(),
+            "isolation": encode(Isolation(level="L0", engine="none")),
+            "spares": False,
+        }
+        crews.append(Crew(cell, Gate(), lambda: opening))
+        return crews[-1], cell
+
+    yield make_crew
+    for crew in crews:
+        crew.close()
+
+
+def admit(crew):
+    return crew.order({"order": "admit", "task": encode(RAISES), "small_only": False})
+
+
+def evaluate(crew):
+    message = {"request": encode(asked("x = 1")), "built": encode(NOTHING)}
+    return crew.order({"order": "evaluate", **message})
+
+
+def test_a_judge_whose_device_ended_answers_and_the_next_order_gets_a_new_one(crew_of, caplog):
+    crew, cell = crew_of(on(ended), on(settle))
+    with caplog.at_level(logging.WARNING):
+        answer = admit(crew)
+    assert answer["admitted"] is False
+    assert ASSERTED in answer["reason"], "the order's verdict is not lost with the judge"
+    assert [judge.has_ended for judge in cell.judges] == [True]
+    assert "can't go on" in caplog.text
+    assert ASSERTED in admit(crew)["reason"]
+    assert [judge.has_ended for judge in cell.judges] == [True, False]
+
+
+def test_one_that_is_sound_stays_whatever_its_orders_came_to(crew_of):
+    crew, cell = crew_of(on(settle))
+    for _ in range(3):
+        assert ASSERTED in admit(crew)["reason"]
+    crew.order({"order": "release"})
+    assert [judge.has_ended for judge in cell.judges] == [False]
+
+
+def test_what_can_not_be_let_go_of_costs_the_judge_and_not_the_verdict(crew_of):
+    """The memory of a context that has ended."""
+    kept = NothingKept(RuntimeError(ASSERTED), lets_go=False)
+    crew, cell = crew_of(on(settle, kept), on(settle))
+    result = evaluate(crew)
+    assert result["status"] == EvalStatus.JUDGE_ERROR
+    assert ASSERTED in result["message"]
+    assert cell.judges[0].has_ended
+    admit(crew)
+    assert len(cell.judges) == 2
+
+
+def test_one_that_dies_of_it_is_lost_and_replaced(crew_of):
+    crew, cell = crew_of(on(kills), on(settle))
+    with pytest.raises(JudgeLost, match="its last words"):
+        admit(crew)
+    assert ASSERTED in admit(crew)["reason"]
+    assert [judge.has_ended for judge in cell.judges] == [True, False]
+
+
+def test_the_lane_hears_that_a_task_is_refused_and_of_that_order_alone(crew_of):
+    errors = NotAdmitted("the task is not admitted: two answers"), Unfit("it is too large")
+    crew, _ = crew_of(on(settle, NothingKept(*errors)))
+    for refused in (True, False):
+        assert evaluate(crew)["status"] == EvalStatus.JUDGE_ERROR
+        assert crew.refused is refused
