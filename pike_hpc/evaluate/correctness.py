@@ -403,10 +403,11 @@ def are_ties(different: Tensor, most: float) -> bool:
         most: the part of them that may.
     """
     count = int(different.sum())
-    if not count:
-        return True
-    if count > most * different.numel():
-        return False
+    return not count or (count <= most * different.numel() and are_scattered(different))
+
+
+def are_scattered(different: Tensor) -> bool:
+    """Whether no stretch and no index of the last dimension has many of the differences."""
     flat, width = different.reshape(-1).float(), _width(different)
     worst = float(flat.view(-1, width).mean(dim=0).max()) if width else 0.0
     return worst <= COLUMN_UNEQUAL and float(_stretches(flat).max()) <= LOCAL_UNEQUAL

@@ -7,9 +7,8 @@ on the largest single difference, or in the answer's own precision, before the f
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,11 +17,12 @@ from pike_hpc.evaluate.correctness import (
     TIES,
     UNEQUAL,
     LeafScale,
-    are_ties,
+    are_scattered,
     compare,
     part_outside,
 )
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_off import Kind, Off, named, off, worst
 from pike_hpc.evaluate.layout import FLOATS, Slot
 
 PIKE_TOLERANCE, MAX_OUTSIDE = 1e-2, 0.01
@@ -50,12 +50,11 @@ ANYWHERE = 0.1
 TIES of all for each number that moves. What differs more often is a mistake. Nothing is gained in
 such calls (`judge_unequal`)."""
 
-LOSES_TIER = 1 << 30
-"""For so many coarse calls one counts that only a looser tier allows. Where a number is rounded, a
-program that is right in its way may have the other one in a call of a hundred."""
-
 AT_ONCE_BYTES = 1 << 29
 """Answers beyond are compared in pieces only."""
+
+Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""Answer and reference of each output of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +73,49 @@ class Tolerance:
     """Of the next tier: what is within that alone costs the tier, and no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What agreeing answers of a window look like."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Of calls whose answers agree, how finely they do."""
 
-    coarse: int
-    """Calls further off than most may be; LOSES_TIER for each that a looser tier alone allows."""
+    calls: int = 0
+    coarse: int = 0
+    """Further off than most may be."""
+    looser: int = 0
+    """Allowed by the next tier alone. One of them costs the tier, and no more: where a number is
+    rounded, a program that is right in its way may have the other one in a call of a hundred."""
+    furthest: Off | None = None
+    """Of the coarse ones, beside what most must be within."""
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            calls=self.calls + other.calls,
+            coarse=self.coarse + other.coarse,
+            looser=self.looser + other.looser,
+            furthest=worst(o for o in (self.furthest, other.furthest) if o is not None),
+        )
+
+    @property
+    def part(self) -> float:
+        """The part of the calls that are coarse."""
+        return self.coarse / self.calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the answers of a window look like, where they agree."""
+
+    tally: Tally
     equal: bool
     """Whether each call has the reference's whole numbers; always in `legacy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """The first call of a window that is not what the reference's runner gave."""
+
+    call: int
+    how: str
+    """By how much, and what is allowed."""
 
 
 class Agreement:
@@ -98,19 +132,20 @@ class Agreement:
         moving = sum(scale.moves * slot.count for slot, scale in leaves if slot.dtype not in FLOATS)
         self._unequal_part = ANYWHERE + TIES * moving
 
-    def look(self, answers: torch.Tensor, references: torch.Tensor) -> Seen | None:
-        """At all answers of a window, (calls, bytes) uint8 each; None where one does not agree."""
+    def look(self, answers: torch.Tensor, references: torch.Tensor) -> Seen | Miss:
+        """At all answers of a window, (calls, bytes) uint8 each."""
         self._seen += len(answers)
         if torch.equal(answers, references):
-            return Seen(coarse=0, equal=True)
-        coarse = 0
+            return Seen(tally=Tally(calls=len(answers)), equal=True)
+        tally = Tally(calls=len(answers))
         if answers.numel() > AT_ONCE_BYTES or not self._surely(answers, references):
-            for answer, reference in zip(answers, references, strict=True):
-                found = self._coarse(answer, reference)
-                if found is None:
-                    return None
-                coarse += found
-        return Seen(coarse=coarse, equal=self._same(answers, references))
+            tally = Tally()
+            for call, pair in enumerate(zip(answers, references, strict=True)):
+                found = self._tallied(*pair)
+                if not isinstance(found, Tally):
+                    return Miss(call, str(found))
+                tally += found
+        return Seen(tally=tally, equal=self._same(answers, references))
 
     def begin(self) -> None:
         """Forget which whole numbers differed so far: that was a rehearsal."""
@@ -134,68 +169,82 @@ class Agreement:
                 return False
         return True
 
-    def _coarse(self, answer: torch.Tensor, reference: torch.Tensor) -> int | None:
-        """For how many calls the bytes of one call's outputs count as further off than most may be.
-
-        None where they are not what the reference's runner gave.
-        """
+    def _tallied(self, answer: torch.Tensor, reference: torch.Tensor) -> Tally | Off | str:
+        """Of one call's outputs as bytes; or how they are not what the reference's runner gave."""
         both = list(zip(*(views(self._slots, raw) for raw in (answer, reference)), strict=True))
         if self._tolerance.pike:
-            fits = all(part_outside(a, r, PIKE_TOLERANCE) <= MAX_OUTSIDE for a, r in both)
-            return 0 if fits else None
-        if not self._differ_rarely(both):
-            return None
-        errors = within(both, self._tolerance)
-        if errors is not None:
-            return int(any(map(operator.gt, errors, self._tolerance.usual)))
+            return worst(outside_pike(both)) or Tally(calls=1)
+        if often := self._differ_often(both):
+            return often
+        found = beside(both, self._tolerance)
+        if (broken := worst(found)) is None:
+            usual = zip(found, self._tolerance.usual, strict=True)
+            furthest = worst(replace(o, limit=most) for o, most in usual)
+            return Tally(calls=1, coarse=int(furthest is not None), furthest=furthest)
         looser = self._tolerance.looser
-        return None if looser is None or within(both, looser) is None else LOSES_TIER
+        if looser is not None:
+            broken = worst(beside(both, looser))
+        return broken or Tally(calls=1, looser=1)
 
-    def _differ_rarely(self, both: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
-        """Whether whole numbers differ in few calls, and not at one place again and again.
-
-        Args:
-            both: answer and reference of each output of a call.
-        """
-        equal, worst = True, 0
+    def _differ_often(self, both: Pairs) -> str:
+        """How whole numbers differ in many calls, or at one place again and again; empty if not."""
+        equal, most = True, 0
         for leaf, (answer, reference) in enumerate(both):
             if self._slots[leaf].dtype in FLOATS or torch.equal(answer, reference):
                 continue
             hit = stretches_with(answer != reference).int()
             hits = self._hits[leaf] = self._hits[leaf] + hit if leaf in self._hits else hit
-            equal, worst = False, max(worst, int(hits.max()))
+            equal, most = False, max(most, int(hits.max()))
         self._unequal += not equal
-        return (
-            worst <= SAME_PLACE + SAME_PART * self._seen
-            and self._unequal <= SAME_PLACE + self._unequal_part * self._seen
-        )
+        counts = {
+            " at one place": (most, SAME_PLACE + SAME_PART * self._seen),
+            "": (self._unequal, SAME_PLACE + self._unequal_part * self._seen),
+        }
+        for where, (count, end) in counts.items():
+            if count > end:
+                return (
+                    f"whole numbers differ{where} in {count} of {self._seen} calls, and {int(end)} "
+                    "may"
+                )
+        return ""
 
 
-def within(
-    both: Sequence[tuple[torch.Tensor, torch.Tensor]], tolerance: Tolerance
-) -> list[float] | None:
-    """What the outputs of a call are off by, in signals; None where one is off by too much."""
-    errors = [
-        off_by(*pair, scale, local)
-        for pair, scale, local in zip(both, tolerance.scales, tolerance.local, strict=True)
+def beside(both: Pairs, tolerance: Tolerance) -> list[Off]:
+    """What the outputs of a call are off by."""
+    known = zip(both, tolerance.scales, tolerance.limits, tolerance.local, strict=True)
+    return [
+        replace(off_by(*pair, scale, limit, local), output=named(number, len(both)))
+        for number, (pair, scale, limit, local) in enumerate(known)
     ]
-    return errors if all(map(operator.le, errors, tolerance.limits)) else None  # NaN is not
 
 
-def off_by(answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, local: float) -> float:
+def outside_pike(both: Pairs) -> Iterator[Off]:
+    """By which part the outputs of a call miss PIKE's rule."""
+    for number, pair in enumerate(both):
+        part, output = part_outside(*pair, PIKE_TOLERANCE), named(number, len(both))
+        yield Off(error=part, limit=MAX_OUTSIDE, kind=Kind.PIKE, output=output)
+
+
+def off_by(
+    answer: torch.Tensor, reference: torch.Tensor, scale: LeafScale, limit: float, local: float
+) -> Off:
     """What a timed answer is off from the reference's, in signals, or in what they have grown to.
 
-    Infinite where a stretch is off by more than `local`, or more whole numbers differ than
-    `UNEQUAL` and `NEAR_TIES` allow; 0 where no more of them do.
+    By a stretch where one is off by more than `local`, by whole numbers where more differ than
+    `UNEQUAL` and `NEAR_TIES` allow; by nothing where no more of them do.
     """
     if not answer.is_floating_point() and not answer.is_complex():
         moving = round(scale.moves * answer.numel())
         most = max(math.floor(UNEQUAL * moving + ROUNDING), NEAR_TIES * (moving > 0))
-        # Half of one more: what part of them that is need not be a number that floats hold.
-        part = (most + 0.5) / max(1, answer.numel())
-        return 0.0 if are_ties(answer != reference, part) else math.inf
+        different = answer != reference
+        count = int(different.sum())
+        if count > most:
+            return Off(error=count, limit=most, kind=Kind.NUMBERS)
+        if count and not are_scattered(different):
+            return Off(error=count, limit=0.0, kind=Kind.NEIGHBOURS)
+        return Off(error=0.0, limit=limit)
     found = compare(answer, reference, scale.signal, scale.grain)
-    return found.error / scale.grown(found.size) if found.local <= local else math.inf
+    return off(found.error / scale.grown(found.size), limit, found.local, local)
 
 
 class Quick:

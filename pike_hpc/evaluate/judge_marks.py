@@ -28,10 +28,11 @@ from pike_hpc.evaluate.correctness import (
     tier_of,
 )
 from pike_hpc.evaluate.judge_admission import UNMEASURABLE
-from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tolerance, stretches_with
+from pike_hpc.evaluate.judge_agreement import PIKE_TOLERANCE, Tally, Tolerance, stretches_with
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_near_ties import NearTies
+from pike_hpc.evaluate.judge_off import named, off, told_apart, worst
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
@@ -193,27 +194,33 @@ class Marker:
             looser=None if looser is None else self.tolerance(looser),
         )
 
-    def holds_in_checks(self, errors: Sequence[Sequence[LeafError]], tier: Tier) -> bool:
-        """Whether spot checks, as `leaf_errors` has them, are within twice the limit of a tier.
+    def broken_in_checks(self, errors: Sequence[Sequence[LeafError]], tier: Tier) -> str:
+        """How spot checks, as `leaf_errors` has them, break twice the limit of a tier; or empty.
 
         Twice, for inputs that are harder than the exam's.
         """
+        found = []
         for i, leaf in zip(self._floats, errors, strict=False):  # none where none was drawn
             limit, local = self._exam.scales[i].limits.get(tier, CAP), self._local_limit(i, tier)
-            fine = (f.error <= 2 * limit and _local(f, tier) <= 2 * local for f in leaf)
-            if not all(fine):
-                return False
-        return True
+            output = named(i, len(self._slots))
+            found += [off(f.error, 2 * limit, _local(f, tier), 2 * local, output) for f in leaf]
+        broken = worst(found)
+        return "" if broken is None else f"{broken}, in a call held against float64 afterwards"
 
-    def loosened(self, tier: Tier, known: Correctness) -> tuple[Tier, Correctness]:
+    def loosened(self, tier: Tier, known: Correctness, why: str) -> tuple[Tier, Correctness]:
         """What the answers earn after all, if they were too coarse for `tier` while timed.
+
+        Args:
+            tier: what they do not earn.
+            known: of the exam.
+            why: how coarse they were.
 
         Raises:
             Verdict: there is no such tier, or it was not asked for.
         """
         looser = self._next(tier)
         if looser is None:
-            raise wrong(f"coarser while it was timed than tier {tier} allows")
+            raise wrong(f"coarser while it was timed than tier {tier} allows: {why}")
         return looser, replace(known, limit=self._limit(looser))
 
     def _next(self, tier: Tier) -> Tier | None:
@@ -383,13 +390,16 @@ def _as_seen_at(tier: Tier, scale: LeafScale) -> LeafScale:
     return replace(scale, grain=in_half(scale.grain, scale.signal))
 
 
-def told_apart(error: float, limit: float) -> tuple[str, str]:
-    """Both as they are printed: with two digits, or as many as it takes to show which is larger."""
-    for digits in range(1, 17):
-        said, end = f"{error:.{digits}e}", f"{limit:.{digits}e}"
-        if said != end:
-            break
-    return said, end
+def too_coarse(tally: Tally) -> str:
+    """How timed calls that count are too coarse for their tier; empty where they are not."""
+    if tally.looser:
+        return f"{tally.looser} of {tally.calls} calls are what the next tier alone allows"
+    if tally.part <= COARSE:
+        return ""
+    return (
+        f"{tally.coarse} of {tally.calls} calls are further from the reference beside them than "
+        f"most may be, and {COARSE:.0%} may; the worst is {tally.furthest}"
+    )
 
 
 def wrong(message: str) -> Verdict:

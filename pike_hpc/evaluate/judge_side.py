@@ -15,7 +15,7 @@ Window = tuple[torch.Tensor, ...]
 
 
 class WrongAnswer(Exception):
-    """A timed output is wrong."""
+    """A timed output is wrong; the message says how."""
 
 
 @dataclass(slots=True)
@@ -64,6 +64,6 @@ class Side:
         for number, (window, answers) in enumerate(zip(windows, rooms, strict=False)):
             found.append(self.link.windows(op, window, answers))
             if number in looks and self.link.inputs_changed(window):
-                raise WrongAnswer
+                raise WrongAnswer("it changed its inputs, which the caller owns")
         self.link.rest()
         return found

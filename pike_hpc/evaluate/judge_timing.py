@@ -20,7 +20,7 @@ from statistics import median
 
 import torch
 
-from pike_hpc.evaluate.judge_agreement import Agreement, Tolerance
+from pike_hpc.evaluate.judge_agreement import Agreement, Miss, Tally, Tolerance
 from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
@@ -81,9 +81,8 @@ class Checked:
 
     equal: tuple[int, ...]
     """These windows."""
-    calls: int
-    coarse: int
-    """Calls whose answers are further off than most may be."""
+    tally: Tally
+    """Of their calls."""
 
 
 class Stopwatch:
@@ -115,14 +114,16 @@ class Stopwatch:
         self._nulls: list[float] = []
         self._checked: list[Checked] = []
         """Of each block that counts."""
+        self._answered = 0
+        """Calls whose answers were looked at, whether they count or not."""
         self._warmth: Window | None = None
         """A call's inputs that both sides have seen, when they were planned for."""
         self._guard = Guard(unread, History())
 
     @property
-    def coarse(self) -> float:
-        """The part of the calls that count whose answers are further off than most may be."""
-        return sum(c.coarse for c in self._checked) / sum(c.calls for c in self._checked)
+    def tally(self) -> Tally:
+        """Of the calls that count."""
+        return sum((c.tally for c in self._checked), Tally())
 
     @property
     def spotted(self) -> Sequence[Spotted]:
@@ -172,8 +173,8 @@ class Stopwatch:
                 raise NoisyLane(self._guard.why)
             if block is not None:
                 blocks.append(block)
-                if too_many(blocks):
-                    raise WrongAnswer
+                if often := too_many(blocks):
+                    raise WrongAnswer(often)
                 took = block.block
                 better = self._plan(max(median(took.reference_ms), median(took.candidate_ms)))
                 if plan.is_short_of(better):
@@ -287,7 +288,7 @@ class Stopwatch:
         self._nulls += nulls
         self._checked.append(checked)
         if checked.equal:
-            for at in {secrets.randbelow(checked.calls) for _ in range(OFFERS)}:
+            for at in {secrets.randbelow(checked.tally.calls) for _ in range(OFFERS)}:
                 window, call = checked.equal[at // plan.calls], at % plan.calls
                 self._checks.offer(windows[window][call], self._candidate.answers[window][call])
         block = Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
@@ -322,13 +323,18 @@ class Stopwatch:
 
     def _check(self, windows: Sequence[Window]) -> Checked:
         """What the candidate answered. Raises WrongAnswer."""
-        equal, calls, coarse = [], 0, 0
+        equal, tally, before = [], Tally(), self._answered
+        self._answered += sum(map(len, windows))
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
-        for i, (_, mine, its) in enumerate(sides):
+        for i, (window, mine, its) in enumerate(sides):
             seen = self._agreement.look(mine, its)
-            if seen is None:
-                raise WrongAnswer
+            if isinstance(seen, Miss):
+                raise WrongAnswer(
+                    f"{seen.how}, in call {before + seen.call + 1} of {self._answered}, held "
+                    "against the reference beside it"
+                )
+            before += len(window)
             if seen.equal:
                 equal.append(i)
-                calls, coarse = calls + len(mine), coarse + seen.coarse
-        return Checked(tuple(equal), calls, coarse)
+                tally += seen.tally
+        return Checked(tuple(equal), tally)

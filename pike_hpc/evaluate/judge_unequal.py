@@ -26,11 +26,14 @@ class Timed:
     """Windows in which whole numbers are the reference's."""
 
 
-def too_many(blocks: Sequence[Timed]) -> bool:
-    """Whether whole numbers differ in more windows than near ties explain."""
+def too_many(blocks: Sequence[Timed]) -> str:
+    """In how many windows whole numbers differ; empty where near ties explain so many."""
     windows = sum(len(timed.block.candidate_ms) for timed in blocks)
     unequal = windows - sum(len(timed.equal) for timed in blocks)
-    return unequal > MOST * windows + MORE
+    end = MOST * windows + MORE
+    if unequal <= end:
+        return ""
+    return f"whole numbers differ in {unequal} of {windows} windows that count, and {int(end)} may"
 
 
 def counted(blocks: Sequence[Timed]) -> list[Block]:

@@ -20,7 +20,7 @@ from pike_hpc.evaluate.judge_exam import Exam, call, has_changed
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_guard import TaskWatch
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
-from pike_hpc.evaluate.judge_marks import COARSE, KEEPS_STATE, Marker, Verdict, wrong
+from pike_hpc.evaluate.judge_marks import KEEPS_STATE, Marker, Verdict, too_coarse, wrong
 from pike_hpc.evaluate.judge_memory import unwritten, views
 from pike_hpc.evaluate.judge_outcome import Outcome, as_timing
 from pike_hpc.evaluate.judge_probe import Probe, Weights
@@ -173,8 +173,8 @@ class Examiner:
 
         try:
             found, tags, clocks = guards.timed(measure)
-        except WrongAnswer:
-            raise wrong("answered wrongly while it was timed") from None
+        except WrongAnswer as how:
+            raise wrong(f"answered wrongly while it was timed: {how}") from None
         except Busy as busy:
             idle = f"worked while it should have been idle: {busy}"
             raise Verdict(EvalStatus.REJECTED, idle) from None
@@ -199,10 +199,10 @@ class Examiner:
         tier, correctness = self._outcome.tier, self._outcome.correctness
         assert tier is not None
         assert correctness is not None
-        coarse = watch.coarse > COARSE
-        while coarse or not self._marker.holds_in_checks(errors, tier):
-            tier, correctness = self._marker.loosened(tier, correctness)
-            coarse = False
+        why = too_coarse(watch.tally) or self._marker.broken_in_checks(errors, tier)
+        while why:
+            tier, correctness = self._marker.loosened(tier, correctness, why)
+            why = self._marker.broken_in_checks(errors, tier)
         self._outcome.tier, self._outcome.correctness = tier, correctness
 
     def change_weights(self) -> None:

@@ -57,10 +57,20 @@ return self.second(torch.relu(self.norm(h)))""",
     before="import concurrent.futures",
 ).replace("    def right", "        self.cached = None\n\n    def right")
 
+EXPORTED = f"""{HEAD}
+        self.first, self.norm = nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width)
+        second = nn.Linear(2 * width, width).eval()
+        self.second = torch.export.export(second, (torch.empty(64, 2 * width),)).module()
+        self.late = nn.Dropout()
+    def forward(self, x):
+        return self.late(self.second(torch.relu(self.norm(self.first(x)))))
+"""
+
 HABITS = {
     "gradients, versions and threads inside": AUTOGRAD,
     "weights as rows, and a helper called prepare": AS_ROWS,
     "a loader of its own": LOADS_ITSELF,
+    "a graph of torch.export, which has no modes": EXPORTED,
 }
 
 

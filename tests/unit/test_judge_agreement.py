@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import LeafScale, grain_of  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_agreement import (  # noqa: E402 - torch
-    LOSES_TIER,
     Agreement,
+    Miss,
     Quick,
+    Seen,
     Tolerance,
     off_by,
 )
@@ -35,7 +36,7 @@ def agreement(slots, scale=PLAIN, *, pike=False):
 
 
 def agree(judge, answers, references):
-    return judge.look(answers, references) is not None
+    return isinstance(judge.look(answers, references), Seen)
 
 
 def rows(slots, calls):
@@ -74,7 +75,7 @@ def test_whatever_a_quick_look_is_sure_of_agrees_in_full(seed, growth, noise, bo
             size = factor * signal * min(bound, local)
             off = (size * pattern).to(dtype)
             if quick.sure(off.view(1, -1)):
-                assert off_by(truths[0] + off, truths[0], scale, local) <= bound
+                assert off_by(truths[0] + off, truths[0], scale, bound, local).fits
 
 
 def test_a_quick_look_settles_what_is_well_within():
@@ -149,9 +150,9 @@ def test_that_holds_for_any_number_of_them():
     for count in range(5, 1000):
         answer, reference = torch.zeros(2, count, dtype=torch.long)
         answer[-1:] = 1
-        assert off_by(answer, reference, PLAIN, 1.0) == 0.0, count
+        assert off_by(answer, reference, PLAIN, 1.0, 1.0).error == 0.0, count
         answer[:9] = 1
-        assert off_by(answer, reference, PLAIN, 1.0) == math.inf, count
+        assert not off_by(answer, reference, PLAIN, 100.0, 1.0).fits, count
 
 
 def held(slots, calls, *, scale=PLAIN, begun=True):
@@ -269,13 +270,13 @@ def test_calls_that_agree_and_are_further_off_than_most_may_be_are_counted():
     references, _ = rows(slots, 2)
     judge = agreement(slots)
     mine[1][0].fill_(4e-4)
-    assert judge.look(answers, references).coarse == 0
+    assert judge.look(answers, references).tally.coarse == 0
     mine[1][0].fill_(6e-4)
     mine[1][1].fill_(6e-4)
-    assert judge.look(answers, references).coarse == 1, "whichever output it is"
+    assert judge.look(answers, references).tally.coarse == 1, "whichever output it is"
     mine[0][0].fill_(6e-4)
-    assert judge.look(answers, references).coarse == 2
-    assert judge.look(references, references).coarse == 0
+    assert judge.look(answers, references).tally.coarse == 2
+    assert judge.look(references, references).tally.coarse == 0
 
 
 def test_what_the_next_tier_alone_allows_costs_the_tier_and_no_more():
@@ -286,20 +287,101 @@ def test_what_the_next_tier_alone_allows_costs_the_tier_and_no_more():
     answers, leaves = rows(slots, 3)
     references = answers.clone()
     leaves[1][0][:] = 1e-3
-    assert Agreement(near, slots).look(answers, references) is None
+    assert not agree(Agreement(near, slots), answers, references)
     seen = Agreement(replace(near, looser=far), slots).look(answers, references)
-    assert seen.coarse == LOSES_TIER
+    assert (seen.tally.coarse, seen.tally.looser) == (0, 1)
     leaves[2][0][:] = 7e-5
     seen = Agreement(replace(near, looser=far), slots).look(answers, references)
-    assert seen.coarse == LOSES_TIER + 1
+    assert (seen.tally.coarse, seen.tally.looser) == (1, 1)
     leaves[2][0][:] = 0.1
-    assert Agreement(replace(near, looser=far), slots).look(answers, references) is None
+    missed = Agreement(replace(near, looser=far), slots).look(answers, references)
+    assert missed == Miss(2, "off by 1.0e-01 of the signal, over 1.0e-02"), "the looser one's"
 
 
 def test_an_answer_that_is_larger_than_any_in_the_exam_is_measured_by_its_own_size():
     right = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 500
     answer = right * (1 + 1e-4)
     small = replace(PLAIN, signal=1.0, size=1.0)
-    assert off_by(answer, right, PLAIN, 1.0) > 0.04
-    assert off_by(answer, right, small, 1.0) == pytest.approx(1e-4, rel=0.1)
-    assert off_by(answer / 500, right / 500, small, 1.0) == pytest.approx(1e-4, rel=0.1)
+    assert off_by(answer, right, PLAIN, 1.0, 1.0).error > 0.04
+    assert off_by(answer, right, small, 1.0, 1.0).error == pytest.approx(1e-4, rel=0.1)
+    usual = off_by(answer / 500, right / 500, small, 1.0, 1.0)
+    assert usual.error == pytest.approx(1e-4, rel=0.1)
+
+
+def fill(rows, leaf, value):
+    rows[leaf].view(-1)[:] = value
+
+
+SAID = {
+    "whole": (1, 0.02, "output 2 of 3: off by 2.0e-02 of the signal, over 1.0e-02"),
+    "close to its limit": (1, 0.010001, "output 2 of 3: off by 1.0001e-02 of the signal, over 1.0"),
+    "not finite": (1, math.nan, "output 2 of 3: it holds values that are not finite"),
+    "numbers": (0, 7, "output 1 of 3: 999 whole numbers differ, and 8 may"),
+    "never moves": (2, 1.0, "output 3 of 3: it is no longer what never changes with the input"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_call_that_misses_says_which_one_by_how_much_and_what_it_may(name):
+    slots = lay_out([("i", "int64", (999,)), ("y", "float32", (640,)), ("z", "float32", (3,))])
+    scales = (PLAIN, PLAIN, replace(PLAIN, signal=0.0))
+    tolerance = Tolerance(
+        scales=scales, limits=(1e-2,) * 3, local=(0.1,) * 3, usual=(5e-3,) * 3, pike=False
+    )
+    answers, mine = rows(slots, 4)
+    leaf, value, said = SAID[name]
+    fill(mine[2], leaf, value)
+    missed = Agreement(tolerance, slots).look(answers, rows(slots, 4)[0])
+    assert missed.call == 2
+    assert missed.how.startswith(said), missed.how
+
+
+def test_of_several_outputs_it_says_the_one_that_is_furthest_over_what_it_may():
+    slots = lay_out([(name, "float32", (640,)) for name in "yz"])
+    answers, mine = rows(slots, 1)
+    fill(mine[0], 0, 2e-3)
+    fill(mine[0], 1, 4e-3)
+    judge, references = agreement(slots), rows(slots, 1)[0]
+    assert judge.look(answers, references).how.startswith("output 2 of 2: off by 4.0e-03")
+    mine[0][1][:] = 0.0
+    mine[0][1][:64] = 2e-2  # a third of that is the whole's
+    assert judge.look(answers, references).how.startswith("output 2 of 2: off by 6.3e-03")
+    slots = lay_out([("y", "float32", (64, 640))])
+    answers, mine = rows(slots, 1)
+    mine[0][0][0, :64] = 2e-2
+    assert agreement(slots).look(answers, rows(slots, 1)[0]).how == (
+        "a part of it is off by 2.0e-02 of its own size or signal, over 1.0e-02 for 64 elements"
+    )
+
+
+def test_whole_numbers_side_by_side_and_in_too_many_calls_are_said_to_be():
+    flags = lay_out([("flags", "bool", (1000,))])
+    answers, mine = rows(flags, 1)
+    mine[0][0][:8] = True
+    how = agreement(flags).look(answers, rows(flags, 1)[0]).how
+    assert how == "8 whole numbers differ, too many of them side by side or in one column"
+    judge = agreement(LONG)
+    answers, mine = rows(LONG, 1)
+    mine[0][0][17] = 7
+    for _ in range(3):
+        missed = judge.look(answers, rows(LONG, 1)[0])
+    assert missed.how == "whole numbers differ at one place in 3 of 3 calls, and 2 may"
+
+
+def test_legacy_says_which_part_misses_pike_s_rule():
+    slots = lay_out([("y", "float32", (1000,))])
+    answers, mine = rows(slots, 1)
+    mine[0][0][:11] = 1.0
+    how = agreement(slots, pike=True).look(answers, rows(slots, 1)[0]).how
+    assert how == (
+        "1.1e-02 of its elements are outside of PIKE's allclose(1e-2), and 1.0e-02 may be"
+    )
+
+
+def test_the_furthest_of_the_coarse_calls_is_known():
+    slots = lay_out([("y", "float32", (64,))])
+    answers, mine = rows(slots, 3)
+    for call, value in enumerate((6e-4, 9e-4, 7e-4)):
+        fill(mine[call], 0, value)
+    furthest = agreement(slots).look(answers, rows(slots, 3)[0]).tally.furthest
+    assert str(furthest) == "off by 9.0e-04 of the signal, over 5.0e-04"

@@ -16,9 +16,11 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
     moving,
     signal_of,
 )
+from pike_hpc.evaluate.judge_agreement import Tally  # noqa: E402
 from pike_hpc.evaluate.judge_exam import Exam  # noqa: E402
-from pike_hpc.evaluate.judge_marks import Marker  # noqa: E402
+from pike_hpc.evaluate.judge_marks import Marker, Verdict, too_coarse  # noqa: E402
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402
+from pike_hpc.evaluate.judge_off import Off  # noqa: E402
 from pike_hpc.evaluate.judge_truth import WeightsBy  # noqa: E402
 from pike_hpc.evaluate.layout import Slot  # noqa: E402
 from pike_hpc.records import EvalStatus, Tier  # noqa: E402
@@ -207,9 +209,30 @@ def test_a_stretch_that_is_dead_does_not_pass_while_timed(end):
     dead = 1 / 2**0.5  # of the signal, where answers have no mean
     assert marker.tolerance(Tier.HALF).local[0] < dead
     found = [[LeafError(error=0.01, local=dead, local_half=dead)]]
-    assert not marker.holds_in_checks(found, Tier.HALF)
+    assert marker.broken_in_checks(found, Tier.HALF).startswith("a part of it is off by 7.1e-01")
     found = [[LeafError(error=1.9 * end, local=0.3, local_half=0.3)]]
-    assert marker.holds_in_checks(found, Tier.HALF)
+    assert not marker.broken_in_checks(found, Tier.HALF)
+
+
+def test_timed_calls_are_too_coarse_where_many_are_or_one_is_the_next_tier_s():
+    furthest = Off(error=3e-5, limit=1.3e-5)
+    assert not too_coarse(Tally(calls=100, coarse=14, furthest=furthest))
+    assert too_coarse(Tally(calls=100, coarse=15, furthest=furthest)) == (
+        "15 of 100 calls are further from the reference beside them than most may be, and 14% may; "
+        "the worst is off by 3.0e-05 of the signal, over 1.3e-05"
+    )
+    assert too_coarse(Tally(calls=100_000, looser=1)).startswith("1 of 100000 calls")
+
+
+def test_who_is_too_coarse_for_a_tier_and_has_no_other_is_told_why():
+    marker = marker_of(drawn(3, COUNT), LeafScale(signal=2**0.5, limits=LIMITS))
+    why = marker.broken_in_checks([[LeafError(error=0.05)]], Tier.HALF)
+    assert (
+        why
+        == "off by 5.0e-02 of the signal, over 4.0e-02, in a call held against float64 afterwards"
+    )
+    with pytest.raises(Verdict, match="coarser while it was timed than tier half allows: off by 5"):
+        marker.loosened(Tier.HALF, None, why)
 
 
 def fading(size, last):
@@ -239,7 +262,7 @@ def test_what_float16_makes_zero_may_be_zero_at_tier_half_alone():
     marker = marker_of(truths, scale)
     pairs = [[t] for t in truths], [[a] for a in without_last(truths)]
     errors = marker.leaf_errors(*reversed(pairs))
-    assert [marker.holds_in_checks(errors, tier) for tier in Tier] == [False, False, True]
+    assert [not marker.broken_in_checks(errors, tier) for tier in Tier] == [False, False, True]
     timed = [marker.tolerance(tier).scales[0].grain.columns.min() for tier in Tier]
     assert timed[0] == timed[1] < timed[2]
 

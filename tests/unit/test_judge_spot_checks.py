@@ -13,6 +13,7 @@ from exploits.simulated_machine import (  # noqa: E402 - torch
     our_watch,
 )
 
+from pike_hpc.evaluate.judge_side import WrongAnswer  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_spot_checks import (  # noqa: E402 - torch
     FEWEST,
     MOST,
@@ -81,8 +82,8 @@ def test_large_calls_and_slow_ones_are_few():
 class Numbered(SimulatedRunner):
     """Answers with the number of its call."""
 
-    def __init__(self, machine):
-        super().__init__(machine, 1.0)
+    def __init__(self, machine, ms=1.0):
+        super().__init__(machine, ms)
         self.calls = 0
 
     def windows(self, op, inputs, answers):
@@ -122,4 +123,16 @@ def test_only_calls_of_blocks_that_count_are_counted_as_coarse_or_not():
         machine = Machine(lambda now: 1.0, seed=1)
         watch = watched(Numbered(machine), machine, usual=usual)
         watch.measure(TWELVE_BLOCKS)
-        assert watch.coarse == coarse, "exact until its blocks count, and never afterwards"
+        assert watch.tally.part == coarse, "exact until its blocks count, and never afterwards"
+
+
+def test_of_calls_that_share_a_window_it_is_said_which_one_was_wrong():
+    machine = Machine(lambda now: 1.0, seed=1)
+    reference, candidate = SimulatedRunner(machine, 0.1), Numbered(machine, 0.1)
+    with pytest.raises(WrongAnswer) as raised:
+        our_watch(reference, candidate, limit=100.0).measure(TWELVE_BLOCKS)
+    # It answers with the number of its call. The 102nd is off by too much; two were to wake it.
+    assert str(raised.value) == (
+        "off by 1.01e+02 of the signal, over 1.00e+02, in call 100 of 165, held against the "
+        "reference beside it"
+    )

@@ -43,7 +43,8 @@ class Flagging(SimulatedRunner):
 
     def __init__(self, machine, ms, wrong=None, part=None, place=None, off=0.0):
         super().__init__(machine, ms)
-        self._full_ms, self._off, self.calls = ms, off, 0
+        self._full_ms, self.calls = ms, 0
+        self._off = off if callable(off) else lambda call: off
         self._wrong = wrong or (lambda call: False)
         self._part = part or (lambda call: 1.0)
         self._place = place or (lambda call: 65 * call)
@@ -55,7 +56,7 @@ class Flagging(SimulatedRunner):
         flags.zero_()
         wrong = self._wrong(self.calls)
         flags[self._place(self.calls) % len(flags)] = wrong
-        numbers.fill_(1.0 + (0.0 if wrong else self._off))
+        numbers.fill_(1.0 + (0.0 if wrong else self._off(self.calls)))
         took = self._machine.work(self._full_ms * self._part(self.calls))
         self.calls += 1
         return NULL_MS + took
@@ -115,7 +116,7 @@ def in_each_block(windows):
 def test_half_of_the_windows_may_be_unequal():
     _, found, _ = watched(TWELFTH_MS, in_each_block(6))
     assert (found.windows, found.speedup) == (5 * 12, pytest.approx(1.0, abs=0.02))
-    with pytest.raises(WrongAnswer):
+    with pytest.raises(WrongAnswer, match="in 21 of 36 windows that count, and 20 may"):
         watched(TWELFTH_MS, in_each_block(7))
 
 
@@ -124,7 +125,7 @@ def test_two_more_than_half_may_be_unequal():
     _, _, undisturbed = watched(SLOW_MS, lambda call: False)
     _, found, calls = watched(SLOW_MS, lambda call: 1 <= call <= 4)
     assert (calls, found.speedup) == (undisturbed, pytest.approx(1.0, abs=0.02))
-    with pytest.raises(WrongAnswer):
+    with pytest.raises(WrongAnswer, match="in 5 of 5 windows that count, and 4 may"):
         watched(SLOW_MS, lambda call: 1 <= call <= 5)
 
 
@@ -181,10 +182,21 @@ def test_near_ties_of_the_block_that_settles_do_not_count():
         speedup(TWELFTH_MS, lambda call: call in wrong | {SETTLED + 3}, place=lambda call: 0)
 
 
+def test_a_wrong_call_says_which_it_was_of_those_so_far_and_by_how_much():
+    """Calls that wake a runner are none of them: 4 of the pilot, 1 and 12 before, 3 of 12."""
+    number = SETTLED + 3
+    with pytest.raises(WrongAnswer) as raised:
+        watched(TWELFTH_MS, lambda call: False, off=lambda call: 2.0 if call == number else 0.0)
+    assert str(raised.value) == (
+        "output 2 of 2: off by 2.0e+00 of the signal, over 1.0e+00, in call 20 of 29, held against "
+        "the reference beside it"
+    )
+
+
 def test_precision_is_looked_at_where_whole_numbers_are_equal():
     """Spot checks and coarse calls: the others may be exact, and gain nothing."""
     watch, _, _ = watched(TWELFTH_MS, lambda call: call % 2 == 0, off=COARSE)
-    assert watch.coarse == 1.0
+    assert watch.tally.part == 1.0
     assert len(watch.spotted) >= 5
     assert not any(views(SLOTS, seen.answer)[0].any() for seen in watch.spotted)
 

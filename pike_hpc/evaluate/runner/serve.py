@@ -163,7 +163,7 @@ class Runner:
         if not isinstance(model, torch.nn.Module):
             raise Refused(Code.NOT_A_MODULE)
         placement = None
-        model.eval()  # first: a program may fold its norms in it, and return nothing
+        put_in_eval_mode(model)  # first: a program may fold its norms in it
         by_seed = hands is None
         if hands is not None:
             # Not the program's own method, which may take no arguments.
@@ -229,7 +229,7 @@ class Runner:
         other = Source.STATE if source is Source.OTHER else Source.OTHER
         with contextlib.suppress(Exception), same_defaults(), unwritten():
             twin, _ = self._construct(other, seed)
-            twin.eval()
+            put_in_eval_mode(twin)
             return torch.nn.Module.state_dict(twin, keep_vars=True)
         return None
 
@@ -295,6 +295,27 @@ def packed(leaf: Any) -> Any:
     if not torch.is_tensor(leaf) or leaf.layout is not torch.strided:
         return leaf
     return leaf.detach().contiguous()
+
+
+def put_in_eval_mode(model: torch.nn.Module) -> None:
+    """`model.eval()`; of what refuses that, as graphs of torch.export do, the rest.
+
+    A program's own may fold weights and return nothing, so who is there already is not asked twice.
+    """
+    try:
+        model.eval()
+    except NotImplementedError:
+        traceback.print_exc()  # torch raises the same for an operation that a device lacks
+        _put_rest_in_eval_mode(model)
+
+
+def _put_rest_in_eval_mode(model: torch.nn.Module) -> None:
+    for child in model.children():
+        if any(module.training for module in child.modules()):
+            try:
+                child.train(False)
+            except NotImplementedError:
+                _put_rest_in_eval_mode(child)
 
 
 def spared(model: torch.nn.Module | None, device: torch.device) -> torch.nn.Module | None:
