@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pike_hpc.machine import ask
 from pike_hpc.records import UsageError
 
-MAX_LANES, LANE_CORES, LANE_MEMORY_MB = 6, 2, 16 * 1024
+MAX_LANES, LANE_CORES, LANE_MEMORY_MB = 6, 2, 16_000
 """Of one GPU: more lanes would mostly wait for each other's timing; what a lane needs of CPU cores
 beside others, since it is frozen or waits for most of the time that it is not compiling, and of GPU
-memory for judge, reference and candidate."""
+memory for judge, reference and candidate: a card of 80 GB (81,559 MiB) has five."""
 
 PATIENCE_S = 30.0
 """For nvidia-smi: with a driver that nobody keeps loaded it takes seconds for each GPU."""

@@ -176,6 +176,7 @@ def test_a_task_that_is_not_admitted_says_nothing_against_the_lane():
     [
         (16, 143_771, 6),
         (64, 143_771, 6),
+        (16, 81_559, 5),
         (14, 46_068, 2),
         (8, 46_068, 2),
         (3, 143_771, 1),
