@@ -3,14 +3,16 @@
 Host side, without torch. Contract: `submit` starts a build as soon as a core is free, `take` waits
 for it. A build runs in a sandbox of its own, under a warden, without GPU and network, at the
 lowest priority; what it made is filed under the exact text of the candidate and given to that
-candidate alone. Whatever goes wrong here but an error of a compiler is left to the run, which
-builds by itself what it is not given. Knows nothing of judging.
+candidate alone. So is what `keep` is told of: the caches that compilers filled during a run.
+Whatever goes wrong here but an error of a compiler is left to the run, which builds by itself what
+it is not given. Knows nothing of judging.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
 import os
 import sys
 import tempfile
@@ -19,10 +21,11 @@ from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from pike_hpc import sandbox
 from pike_hpc.evaluate.build_link import BuildLink, Job, Made
-from pike_hpc.evaluate.built import NOTHING, Built, Library
+from pike_hpc.evaluate.built import NOTHING, Built, Kept, Library
 from pike_hpc.evaluate.device import torch_version
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.ward import Ward
@@ -76,7 +79,7 @@ class Builder:
             arch: compute capability of the GPU that will run them, such as 9.0; None without.
             python: the interpreter, with torch.
             image: container image, for engines that run one.
-            keep_mb: of libraries; those used longest ago go first.
+            keep_mb: of libraries, and a quarter of it of caches; those used longest ago go first.
             timeout_s: for one build.
         """
         self._engine, self._facts = engine, sandbox.look()
@@ -89,7 +92,8 @@ class Builder:
         scratch.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="build-", dir=scratch)).resolve()
         self.folder.chmod(0o711)
-        self._shelf = Shelf(keep_mb << 20)
+        self._shelf: Shelf[Built] = Shelf(keep_mb << 20)
+        self._caches: Shelf[Kept] = Shelf(keep_mb << 18)
         self._under_way: dict[str, concurrent.futures.Future[Built]] = {}
         self._lock = threading.Lock()
         self._number = 0
@@ -120,14 +124,38 @@ class Builder:
             return self._key(request.candidate_source) not in self._under_way
 
     def take(self, request: EvalRequest, timeout_s: float = 2 * TIMEOUT_S) -> Built:
-        """What building gave, waiting for it at most so long; NOTHING where it gave nothing."""
-        future = self._start(request)
-        if future is None:
-            return NOTHING
+        """What building gave, waiting for it at most so long, and what the last run left."""
+        future, built = self._start(request), NOTHING
+        if future is not None:
+            try:
+                built = future.result(timeout_s)
+            except (concurrent.futures.CancelledError, TimeoutError):
+                built = NOTHING
+        with self._lock:
+            cache = self._caches.get(self._key(request.candidate_source))
+        return replace(built, cache=cache)
+
+    def keep(self, request: EvalRequest, left: Path) -> None:
+        """File what compilers made in a run of the request's candidate; the file moves here."""
+        key = self._key(request.candidate_source)
+        with self._lock:
+            if self._closed:
+                return
+            self._number += 1
+            folder = self.folder / f"c{self._number}"
+        gone = [folder]
         try:
-            return future.result(timeout_s)
-        except (concurrent.futures.CancelledError, TimeoutError):
-            return NOTHING
+            folder.mkdir(mode=0o700)
+            path = left.replace(folder / "cache")
+            with path.open("rb") as file:
+                kept = Kept(path=str(path), sha256=hashlib.file_digest(file, "sha256").hexdigest())
+            with self._lock:
+                if not self._closed:
+                    gone = self._caches.put(key, kept, folder)
+        except OSError:  # no room, or the judge is gone: it is compiled again
+            left.unlink(missing_ok=True)
+        for each in gone:
+            remove_tree(each)
 
     def close(self) -> None:
         """End every build and forget all. Can be called again."""
@@ -250,28 +278,30 @@ class Builder:
         )
 
 
-class Shelf:
-    """Builds by key, those used longest ago dropped first. Not for several threads at once."""
+T = TypeVar("T")
+
+
+class Shelf(Generic[T]):
+    """Things with folders by key, those used longest ago dropped first. Not for several threads."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._kept: OrderedDict[str, tuple[Built, Path, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[T, Path, int]] = OrderedDict()
 
-    def get(self, key: str) -> Built | None:
+    def get(self, key: str) -> T | None:
         """What is kept under that key."""
         if key not in self._kept:
             return None
         self._kept.move_to_end(key)
         return self._kept[key][0]
 
-    def put(self, key: str, built: Built, folder: Path) -> list[Path]:
-        """Keep it; the folders that have to go for that, of others or its own."""
+    def put(self, key: str, thing: T, folder: Path) -> list[Path]:
+        """Keep it; the folders that have to go for that, of others, its own or its forerunner."""
+        gone = [self._kept.pop(key)[1]] if key in self._kept else []
         size = 0
-        for library in built.libraries:
-            with contextlib.suppress(OSError):
-                size += Path(library.path).stat().st_size
-        self._kept[key] = (built, folder, size)
-        gone = []
+        with contextlib.suppress(OSError):
+            size = sum(file.stat().st_size for file in folder.iterdir())
+        self._kept[key] = (thing, folder, size)
         while sum(size for _, _, size in self._kept.values()) > self._limit_bytes:
             gone.append(self._kept.popitem(last=False)[1][1])
         return gone

@@ -1,12 +1,11 @@
-"""What building a candidate gave: libraries for its runner, or why there is nothing to run.
+"""What was compiled for a candidate: libraries and caches for its runner, or why none can run.
 
-No torch. A library was made by the candidate's own code: it is only ever loaded by that candidate.
+No torch. All of it was made by the candidate's own code: only that candidate is ever given it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,15 @@ from pike_hpc.evaluate.buffers import sealed_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
-    """A shared library in the builder's folder."""
+class Kept:
+    """A file in the builder's folder."""
 
-    key: str
-    """Of the call that made it, in hexadecimal: `call_key` of evaluate.runner.extensions."""
-    name: str
-    """Of the module in it."""
-    is_module: bool
     path: str
     sha256: str
-    """Of its bytes, as they came out of the build."""
+    """Of its bytes, as they came."""
 
     def content(self) -> bytes | None:
-        """Its bytes; None where the file is gone, or is not what was built."""
+        """Its bytes; None where the file is gone, or is not what came."""
         try:
             content = Path(self.path).read_bytes()
         except OSError:
@@ -37,10 +31,23 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Library(Kept):
+    """A shared library."""
+
+    key: str
+    """Of the call that made it, in hexadecimal: `call_key` of evaluate.runner.extensions."""
+    name: str
+    """Of the module in it."""
+    is_module: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The outcome of one build."""
+    """The outcome of one build, and of the last run."""
 
     libraries: tuple[Library, ...] = ()
+    cache: Kept | None = None
+    """What the compilers behind torch.compile and Triton left in a run: an archive."""
     seconds: float = 0.0
     """Of import and compilers, without the start of Python."""
     failed: bool = False
@@ -52,17 +59,20 @@ class Built:
 NOTHING = Built()
 
 
-def open_libraries(libraries: Sequence[Library]) -> tuple[list[dict[str, Any]], list[int]]:
-    """For a runner's setup: what there is, and a sealed file of each that is still whole.
+def open_built(built: Built) -> tuple[list[dict[str, Any]], list[int], bool]:
+    """For a runner: the libraries that are still whole, sealed files, whether one is the cache.
 
-    The caller closes the descriptors.
+    Those of the libraries come first; the caller closes them.
     """
     listed, files = [], []
-    for library in libraries:
+    for library in built.libraries:
         content = library.content()
         if content is not None:
             files.append(sealed_file("library", content))
             listed.append(
                 {"key": library.key, "name": library.name, "is_module": library.is_module}
             )
-    return listed, files
+    cache = built.cache.content() if built.cache is not None else None
+    if cache is not None:
+        files.append(sealed_file("cache", cache))
+    return listed, files, cache is not None

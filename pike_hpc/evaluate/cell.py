@@ -45,7 +45,7 @@ class Cell:
     read_only: tuple[Path, ...] = ()
     """What a runner may read beside Python's own folders: compilers."""
     libraries: Path | None = None
-    """Where builds lie that the judge hands to runners."""
+    """Where builds and compile caches lie that the judge hands to runners."""
     extra: Mapping[str, str]
     """Of the environment."""
     facts: sandbox.HostFacts = field(default_factory=sandbox.look)

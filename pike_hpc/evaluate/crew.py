@@ -13,6 +13,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Set
+from pathlib import Path
 from typing import Any
 
 from pike_hpc.evaluate.bailiff import JudgeProcess
@@ -20,7 +21,7 @@ from pike_hpc.evaluate.cell import Cell
 from pike_hpc.evaluate.contained import ContainedJudge
 from pike_hpc.evaluate.gate import Departed, Gate
 from pike_hpc.evaluate.wards import Wards
-from pike_hpc.evaluate.wire import Gone
+from pike_hpc.evaluate.wire import LEFT, Gone
 from pike_hpc.machine import remove_tree
 
 _log = logging.getLogger(__name__)
@@ -64,11 +65,15 @@ class Crew:
         self._thawed_s = 0.0
         self._closed = False
         self._met: set[str] = set()
-        """Tasks that the living judge met in a search, and candidates that it judged again."""
+        """Tasks that the living judge met in a search, and all candidates."""
         self.spoiled: Spoiled | None = None
         """What befell the last order."""
         self.refused = False
         """Whether it failed because its task is not admitted."""
+        self.left: Path | None = None
+        """A file that it left: what the candidate's compilers made. Gone with the next order."""
+        self._place = cell.folder
+        """Of the living judge."""
         gate.join(self)
 
     def order(
@@ -84,7 +89,7 @@ class Crew:
         Raises:
             JudgeLost: it died or was silent for `patience_s`.
         """
-        self.spoiled, self.refused = None, False
+        self.spoiled, self.refused, self.left = None, False, None
         try:
             judge = self._judge or self._start_judge()
             judge.forget_words()
@@ -95,6 +100,7 @@ class Crew:
             if answer["short"]:
                 self.spoiled = self.spoiled or Spoiled.SHORT
             self.refused = answer["refused"]
+            self.left = self._place / LEFT if answer["left"] else None
             if not answer["sound"]:
                 _log.warning("the judge on %s can't go on after this task", self._cell.device)
                 self._drop_judge()
@@ -113,9 +119,11 @@ class Crew:
         finally:
             self._together()
 
-    def meet(self, what: str) -> None:
-        """Note what the judge is about to know."""
+    def meet(self, what: str) -> bool:
+        """Note what the judge is about to know; whether it is new to it."""
+        new = what not in self._met
         self._met.add(what)
+        return new
 
     def meet_afresh(self, what: str, known: Set[str]) -> None:
         """Likewise, in a new judge where the living one has met any of `known`."""
@@ -188,10 +196,10 @@ class Crew:
         with self._moving():
             self._judges += 1
             self._cell.folder.mkdir(mode=0o711, exist_ok=True)
-            folder = self._cell.folder / f"j{self._judges}"
-            folder.mkdir(mode=0o711)
-            folder.chmod(0o711)
-            self._judge = judge = self._cell.start_judge(folder)
+            self._place = self._cell.folder / f"j{self._judges}"
+            self._place.mkdir(mode=0o711)
+            self._place.chmod(0o711)
+            self._judge = judge = self._cell.start_judge(self._place)
         judge.channel.send(order="open", **self._opening())
         self._serve(judge, JUDGE_PATIENCE_S, None, "ready")
         return judge

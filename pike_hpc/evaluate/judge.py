@@ -63,6 +63,9 @@ SEARCH_BUDGET_S, RETIME_BUDGET_S = {"cpu": 2.0, "cuda": 0.7}, 4.0
 """Seconds of timing. What is timed again is few, and enters tables. All other lanes of a GPU are
 frozen meanwhile: with 1.0 s in place of 0.7 they were so for half of the time."""
 
+CACHE_S = 10.0
+"""For packing what compilers left: tens of megabytes at worst."""
+
 HALF_WIDTH = {"cpu": 0.02, "cuda": 0.01}
 """When an interval is narrow enough; a CPU shared with the system is noisier."""
 
@@ -87,6 +90,9 @@ class Judge:
         """Whether the last order failed for want of memory."""
         self.refused = False
         """Whether it failed because its task is not admitted."""
+        self.left = False
+        """Whether it left a compile cache for the lane."""
+        self._keep = False
         self._clean = True
         """Whether everything that was to be forgotten could be."""
         self._warm = warm or Warm(host, device, spares)
@@ -97,10 +103,16 @@ class Judge:
         if device.type == "cuda" and self._guards.why_not:
             sys.stderr.write(f"clocks are not read: {self._guards.why_not}\n")
 
-    def evaluate(self, request: EvalRequest, built: Built = NOTHING) -> EvalResult:
-        """The result for one candidate; only a broken lane raises."""
+    def evaluate(
+        self, request: EvalRequest, built: Built = NOTHING, *, keep: bool = False
+    ) -> EvalResult:
+        """The result for one candidate; only a broken lane raises.
+
+        `keep`: leave what its compilers made for the lane, where it has passed without that.
+        """
         outcome, tail = Outcome(), ""
-        self.short = self.refused = False
+        self.short = self.refused = self.left = False
+        self._keep = keep
         try:
             try:
                 tail = self._evaluate(request, built, outcome)
@@ -128,6 +140,7 @@ class Judge:
     def admit(self, task: Task, small_only: bool) -> Admission:
         """What is to be said of a task before anyone is judged on it."""
         start = time.monotonic()
+        self.left = False
         try:
             bench = self._warm.bench(task)
             if small_only and (why := bench.too_large()):
@@ -147,6 +160,7 @@ class Judge:
 
     def release(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""
+        self.left = False
         self._warm.rest()
 
     def is_sound(self) -> bool:
@@ -236,7 +250,7 @@ class Judge:
             watch = self._guards.task((request.task.digest, by))
             if by is WeightsBy.STATE:
                 watch.learn(lambda: self._time_alone(reference, truth, secrets, bounded=bounded))
-                link.attach(bench.shared(by), request.candidate_source, built.libraries)
+                link.attach(bench.shared(by), request.candidate_source, built)
                 link.allow(request.timeout_s)
             else:
                 watch.take(self._guards.task((request.task.digest, WeightsBy.STATE)).anchor)
@@ -250,6 +264,8 @@ class Judge:
                 f"{found.speedup:.2f}x the reference's speed "
                 f"({found.ci95[0]:.2f} to {found.ci95[1]:.2f}), tier {outcome.tier}"
             )
+            if self._keep and not link.had_cache:
+                self._leave_cache(link)
         except Verdict as verdict:
             if examiner.guessed and verdict.status is EvalStatus.WRONG_RESULT:
                 raise NeedSeed(verdict) from None
@@ -292,6 +308,14 @@ class Judge:
         self._host.phase("profile")
         examiner.profile()
         examiner.look_closer()
+
+    def _leave_cache(self, link: RunnerLink) -> None:
+        """What its compilers made, for the next run of the same text. The verdict is known."""
+        with contextlib.suppress(RunnerFailed, OSError):
+            content = link.compile_cache(CACHE_S)
+            if content:
+                self._host.leave(content)
+                self.left = True
 
     def _time_alone(
         self, reference: RunnerLink, truth: Truth, secrets: Secrets, *, bounded: bool
@@ -360,12 +384,13 @@ def serve(host: Host, make: Callable[..., Judge] = Judge) -> None:
         done: Any = None
         if what == "evaluate":
             request = decode(EvalRequest, order["request"])
-            done = judge.evaluate(request, decode(Built, order["built"]))
+            done = judge.evaluate(request, decode(Built, order["built"]), keep=order["keep"])
         elif what == "admit":
             done = judge.admit(decode(Task, order["task"]), order["small_only"])
         else:
             judge.release()
-        found = {"short": judge.short, "refused": judge.refused, "sound": judge.is_sound()}
+        found = {"short": judge.short, "refused": judge.refused, "left": judge.left}
+        found["sound"] = judge.is_sound()
         host.deliver(done=encode(done), **found)
 
 

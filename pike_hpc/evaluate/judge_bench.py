@@ -113,8 +113,8 @@ class Bench:
     def exam(self, by: WeightsBy, secrets: Secrets) -> Exam:
         """Secret inputs with their answers: fresh ones, or the first ones where they cost much.
 
-        Reuse gives nothing away: a runner lives for one candidate, and timed inputs are always
-        fresh.
+        Reuse gives nothing away: a runner lives for one candidate, what one leaves in its compile
+        cache is never given back to it here (`Lane`), and timed inputs are always fresh.
 
         Raises:
             RunnerFailed: of the reference.

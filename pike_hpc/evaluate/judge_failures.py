@@ -71,6 +71,7 @@ _WHILE = {
     Op.REST: "between calls",
     Op.TOUCH: "between calls",
     Op.PROFILE: "while being profiled",
+    Op.KEEP: "while its compile cache was packed",
 }
 
 FULL = "CUDA_ERROR_OUT_OF_MEMORY"

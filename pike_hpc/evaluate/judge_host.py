@@ -6,13 +6,14 @@ Knows nothing of what runners do.
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pike_hpc.evaluate.wire import Channel, Gone
+from pike_hpc.evaluate.wire import LEFT, Channel, Gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,13 @@ class Host:
         folder.mkdir(mode=0o755)
         folder.chmod(0o755)
         return folder
+
+    def leave(self, content: bytes) -> None:
+        """Have the lane, and nobody else, find it as LEFT. Raises OSError."""
+        path = self._scratch / LEFT
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(content)
 
     def spawn(self, role: str, socket: Path) -> int:
         """Start a runner that connects to `socket`; its number."""

@@ -20,12 +20,14 @@ from collections.abc import Sequence
 import torch
 
 from pike_hpc.evaluate.buffers import SharedBuffer, sealed_file
-from pike_hpc.evaluate.built import Library, open_libraries
+from pike_hpc.evaluate.built import NOTHING, Built, open_built
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_memory import Memory, Place, Poison, cold_cache, make
 from pike_hpc.evaluate.judge_shared import Shared
 from pike_hpc.evaluate.runner import (
     BELL,
+    CACHE_BYTES,
+    CACHE_HEAD,
     DONE,
     PAGE_BYTES,
     SHEET_BYTES,
@@ -77,16 +79,20 @@ class RunnerLink:
         self._pipes: list[int] = []
         self._waiting: select.poll | None = None
         self._page: Page | None = None
+        self._room: SharedBuffer | None = None
+        """For its compile cache. Read, not mapped: what was never written takes no memory so."""
+        self.had_cache = False
+        """Whether it was given what its compilers left in an earlier run."""
         self._ending: Ending | None = None
         self.number = host.spawn(role, address)
 
-    def attach(self, shared: Shared, candidate: str | None, built: Sequence[Library] = ()) -> None:
+    def attach(self, shared: Shared, candidate: str | None, built: Built = NOTHING) -> None:
         """Share the buffers. Raises RunnerFailed, which is never the candidate's fault here.
 
         Args:
             shared: what every runner of the task is given.
             candidate: source of the program; None for the task's own model.
-            built: extensions that were compiled for it ahead.
+            built: what was compiled for it ahead, and in an earlier run.
         """
         self._input, self._output = (
             make(place, name, size, shared.device)
@@ -114,13 +120,15 @@ class RunnerLink:
         self._pipes = [self._bell, self._done]
         os.set_blocking(self._bell, False)
         os.set_blocking(self._done, False)
-        listed, libraries = open_libraries(built)
-        setup_file = sealed_file("setup", shared.setup(candidate, listed))
+        listed, made, self.had_cache = open_built(built)
+        setup_file = sealed_file("setup", shared.setup(candidate, listed, cache=self.had_cache))
         self._sheet = SharedBuffer("profile", SHEET_BYTES)
+        self._room = SharedBuffer("cache", CACHE_BYTES)
         page = SharedBuffer("page", PAGE_BYTES)
         self._bells = Page(page.fd)
         files = [*(b.fd for b in self._buffers), shared.weights.fd, shared.other_weights.fd]
-        given = [bell_read, done_write, page.fd, setup_file, *files, self._sheet.fd, *libraries]
+        files += [self._sheet.fd, self._room.fd, *made]
+        given = [bell_read, done_write, page.fd, setup_file, *files]
         try:
             socket.send_fds(link, [b"!"], given)
         except OSError:
@@ -129,7 +137,7 @@ class RunnerLink:
             link.close()
             self._listener.close()
             page.close()
-            for fd in (bell_read, done_write, setup_file, *libraries):
+            for fd in (bell_read, done_write, setup_file, *made):
                 os.close(fd)
         self._waiting = select.poll()
         self._waiting.register(self._done, select.POLLIN)
@@ -255,7 +263,7 @@ class RunnerLink:
     def profile(self, limit_s: float) -> bytes:
         """What the runner says of a few calls of its own: a sheet of hostile bytes, copied once.
 
-        The last thing to ask it: afterwards it has at most what is left of `limit_s`.
+        Afterwards it has at most what is left of `limit_s`.
 
         Raises:
             RunnerFailed: it did not say so in time.
@@ -263,6 +271,20 @@ class RunnerLink:
         self._left_s = min(self._left_s, limit_s)
         self.do(Op.PROFILE)
         return bytes(self._sheet.map)
+
+    def compile_cache(self, limit_s: float) -> bytes:
+        """What compilers left in its caches: hostile bytes, copied once; empty for nothing.
+
+        The last thing to ask it, when its verdict is known.
+
+        Raises:
+            RunnerFailed: it did not say so within `limit_s`.
+        """
+        self._left_s = limit_s
+        self.do(Op.KEEP)
+        assert self._room is not None
+        (size,) = CACHE_HEAD.unpack(os.pread(self._room.fd, CACHE_HEAD.size, 0))
+        return os.pread(self._room.fd, min(size, CACHE_BYTES), CACHE_HEAD.size)
 
     def staged(self, inputs: torch.Tensor) -> torch.Tensor:
         """Input bytes where the input buffer lies, so that no window pays for the way there."""
@@ -331,6 +353,9 @@ class RunnerLink:
                 os.close(fd)
             for buffer in self._buffers:
                 buffer.close()
+            if self._room is not None:
+                self._room.map.close()
+                self._room.close()
         return self._ending
 
     def _ask(self, op: Op, source: Source = Source.STATE, place: int = 0, number: int = 0) -> None:

@@ -72,12 +72,15 @@ class Shared:
         inputs, outputs = (self.places * size for size in sizes)
         return inputs, outputs
 
-    def setup(self, candidate: str | None, libraries: list[dict[str, Any]]) -> bytes:
+    def setup(
+        self, candidate: str | None, libraries: list[dict[str, Any]], *, cache: bool
+    ) -> bytes:
         """The JSON a runner reads.
 
         Args:
             candidate: the program's source, None for the task's.
             libraries: what was built ahead for it, in the order of the files that follow.
+            cache: whether a compile cache of it is the last of them.
         """
         text = json.dumps(
             {
@@ -94,6 +97,7 @@ class Shared:
                 "task": self.task,
                 "candidate": candidate,
                 "libraries": libraries,
+                "cache": cache,
                 "input_tree": self.frame.input_tree,
                 "output_tree": self.frame.output_tree,
                 "input_slots": [s.as_json() for s in self.frame.input_slots],

@@ -246,7 +246,7 @@ class Examiner:
             self._outcome.tags.append("narrow_range")
 
     def profile(self) -> None:
-        """Have it profile itself, for the search: the last thing it is asked.
+        """Have it profile itself, for the search.
 
         Whatever comes of it is no part of the verdict: a runner that fails, hangs or writes
         nonsense has no profile.

@@ -260,13 +260,19 @@ class Lane:
             crew.meet_afresh(candidate, {task, candidate})
         else:
             crew.meet(task)
+            if not crew.meet(candidate):
+                # What it left in its cache may tell of this judge's secrets, some of which stay.
+                built = replace(built, cache=None)
         message = {"order": "evaluate", "request": encode(request), "built": encode(built)}
+        message["keep"] = self._builder is not None
         patience_s = request.timeout_s + JUDGE_PATIENCE_S
         try:
             result = decode(EvalResult, crew.order(message, patience_s, on_phase))
         except JudgeLost as lost:
             return self._lost(request, str(lost)), None
         spoiled, self.task_refused = crew.spoiled, crew.refused
+        if crew.left is not None and self._builder is not None:
+            self._builder.keep(request, crew.left)
         if spoiled is None and result.status is EvalStatus.OUT_OF_MEMORY:
             spoiled = Spoiled.SHORT
         return result, spoiled

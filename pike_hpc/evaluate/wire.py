@@ -10,6 +10,9 @@ import json
 import socket
 from typing import Any
 
+LEFT = "left"
+"""The file in a judge's folder that an order left for its lane."""
+
 
 class Gone(Exception):
     """The other side hung up."""

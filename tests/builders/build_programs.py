@@ -60,3 +60,32 @@ def extended(factor: float = 2.0, *, before: str = "", after: str = "", source: 
 def importing(code: str) -> str:
     """A candidate that does that while it is imported, where builds happen."""
     return f"import torch.utils.cpp_extension\n{code}\nclass ModelNew: pass\n"
+
+
+_COMPILES = """
+import torch, torch._inductor
+import torch.nn as nn
+from pathlib import Path
+from torch._dynamo.utils import counters
+
+FOLDER = Path(torch._inductor.runtime.cache_dir_utils.cache_dir())
+print("at first", len([p for p in FOLDER.rglob("*") if p.is_file()]), flush=True)
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+        self.compiled = torch.compile(lambda x: FACTOR * self.linear(x))
+
+    def forward(self, x):
+        fresh, y = not counters, self.compiled(x)
+        if fresh:
+            print("hits", counters["inductor"]["fxgraph_cache_hit"], flush=True)
+        return y
+"""
+
+
+def compiled(factor: str, more: str = "") -> str:
+    """A program under torch.compile that says what was in its cache, and whether it was of use."""
+    return _COMPILES.replace("FACTOR", factor) + more

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from pike_hpc.evaluate.buffers import SharedBuffer
 from pike_hpc.evaluate.judge_memory import HostMemory, Place, views
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_shared import Shared
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import SHEET_BYTES, Code, Op, Source
+from pike_hpc.evaluate.runner import CACHE_BYTES, SHEET_BYTES, Code, Op, Source
 from pike_hpc.evaluate.runner.serve import Runner, perform
 from pike_hpc.records import Task
 from pike_hpc.tasks.load import build
@@ -58,10 +59,11 @@ class OneRunner:
             weights=self.truth.weights.buffer,
             other_weights=self.truth.probe.weights.buffer,
         )
-        setup = json.loads(shared.setup(source, []))
+        setup = json.loads(shared.setup(source, [], cache=False))
         setup["buffer_bytes"] = [self._inputs.tensor.numel(), self._outputs.tensor.numel()]
         memory = self._inputs.fd, self._outputs.fd, shared.weights.fd, shared.other_weights.fd
-        self.runner = Runner(setup, [*memory, self._sheet])
+        self._room = SharedBuffer("cache", CACHE_BYTES)
+        self.runner = Runner(setup, [*memory, self._sheet, self._room.fd])
 
     def do(self, op: Op, source: Source = Source.STATE, number: int = 0) -> Code:
         return perform(self.runner, op, source, 0, number)
@@ -99,3 +101,4 @@ class OneRunner:
         self._inputs.close()
         self._outputs.close()
         os.close(self._sheet)
+        self._room.close()

@@ -3,6 +3,8 @@
 import os
 
 import pytest
+from builders.build_programs import TASK as LINEAR
+from builders.build_programs import compiled
 from builders.required import lacking
 
 from pike_hpc import sandbox
@@ -92,13 +94,14 @@ def device(device):
 def judge(device):
     with open_lane(device, "auto") as lane:
 
-        def evaluate(source):
+        def evaluate(source, task=TASK, retime=0):
             request = EvalRequest(
-                task=Task(suite="tests", id="1", name="fused", source=TASK),
+                task=Task(suite="tests", id="1", name="fused", source=task),
                 candidate_source=source,
                 device_kind=device.kind,
                 image_digest=image_digest(),
                 timeout_s=300.0,
+                retime=retime,
             )
             return lane.evaluate(request)
 
@@ -123,3 +126,10 @@ def test_what_nvcc_refuses_is_a_build_error_with_its_words(judge):
     assert result.status is EvalStatus.BUILD_ERROR, result
     assert "fmaxfff" in result.log_tail
     assert result.environment.device == ""  # no judge has seen it
+
+
+def test_what_torch_compiled_is_found_again_by_the_same_text(judge):
+    for retime, hits in enumerate(("hits 0", "hits 1")):
+        result = judge(compiled("2.0"), LINEAR, retime)
+        assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
+        assert hits in result.log_tail

@@ -152,7 +152,7 @@ def admit(crew):
 
 
 def evaluate(crew):
-    message = {"request": encode(asked("x = 1")), "built": encode(NOTHING)}
+    message = {"request": encode(asked("x = 1")), "built": encode(NOTHING), "keep": False}
     return crew.order({"order": "evaluate", **message})
 
 

@@ -2,9 +2,11 @@
 
 The same code runs the reference and a candidate, inside the sandbox, as a package of its own that
 imports nothing of this project (`lane` starts it by path). Reading order: protocol, doorbell,
-seal, program, places, drawn, weights, fit, trees, state, serve.
+seal, program, places, drawn, weights, fit, trees, state, compile_cache, serve.
 """
 
+from .compile_cache import CACHE_BYTES
+from .compile_cache import HEAD as CACHE_HEAD
 from .doorbell import PAGE_BYTES, Page
 from .places import STATISTICS, slots_of
 from .profile import HEAD, MAGIC, ROW, SHEET_BYTES, TOP
@@ -27,6 +29,8 @@ from .weights import Hands, layers_made, unwritten, watching
 
 __all__ = [
     "BELL",
+    "CACHE_BYTES",
+    "CACHE_HEAD",
     "DONE",
     "HEAD",
     "MAGIC",

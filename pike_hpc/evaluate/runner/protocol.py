@@ -17,12 +17,13 @@ number: the constructor's seed, the bits of a mixture or the key of a call's inp
 DONE = struct.Struct("<B")
 """What is answered: a Code."""
 
-FILES = 9
-"""bell, done, page, setup, inputs, outputs, weights, other weights, profile: in this order."""
+FILES = 10
+"""bell, done, page, setup, inputs, outputs, weights, other weights, profile, room for a compile
+cache: in this order."""
 
 MAX_LIBRARIES = 16
-"""Descriptors that may follow: extensions built for this program, as `libraries` of the setup."""
-
+"""Descriptors that may follow: extensions built for this program, as `libraries` of the setup. One
+more may come last: its compile cache, where the setup says so."""
 
 KEPT_BYTES = 1 << 26
 """Of larger answers only the last two are kept."""
@@ -60,6 +61,8 @@ class Op(enum.IntEnum):
     """Have the GPU turn to this process."""
     PROFILE = 10
     """Profile a few calls on the last input and write the profile's sheet."""
+    KEEP = 12
+    """Pack what compilers left in the caches, for the next run of the same program."""
 
 
 class Source(enum.IntEnum):

@@ -1,10 +1,10 @@
 """One program at a doorbell.
 
-A runner connects to the Unix socket it is given, receives one byte with nine file descriptors, and
-one more for each library that was built ahead, and closes the socket. From then on it shares with
-the judge only buffers, two pipes: a bell (what to do) and a done pipe (one byte: a `Code`), and a
-page that stands in for both where microseconds count. It knows no clock, no input's seed, no
-expected output.
+A runner connects to the Unix socket it is given, receives one byte with ten file descriptors, one
+more for each library that was built ahead and one for a compile cache, and closes the socket. From
+then on it shares with the judge only buffers, two pipes: a bell (what to do) and a done pipe (one
+byte: a `Code`), and a page that stands in for both where microseconds count. It knows no clock, no
+input's seed, no expected output.
 After the candidate is imported this process belongs to the candidate: nothing here is a defence,
 and the judge treats the byte and the buffers as hostile. What lies on the host is copied to and
 from the device inside the time that is measured.
@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from . import device_memory, profile, seal
+from . import compile_cache, device_memory, profile, seal
 from .doorbell import Page
 from .extensions import Libraries, install
 from .fit import Fitting, prepare_of
@@ -64,8 +64,12 @@ what counts as a small model there, on a GPU the part of the memory that is free
 class Runner:
     """One program, its buffers, and what to do for each Op."""
 
-    def __init__(self, setup: dict[str, Any], files: Sequence[int]) -> None:
-        self._setup = setup
+    def __init__(
+        self, setup: dict[str, Any], files: Sequence[int], cache: int | None = None
+    ) -> None:
+        """`cache`: what compilers left when this program ran before."""
+        self._setup, self._cache = setup, cache
+        self._scratch = Path(tempfile.gettempdir())
         self._device = torch.device(setup["device"])
         inputs, outputs = setup["input_slots"], setup["output_slots"]
         self._mapped: list[device_memory.DeviceBuffer] = []
@@ -89,7 +93,7 @@ class Runner:
         self._slots = slots_of(names, self._weights[Source.STATE], setup["parameters"])
         # The reference's own constructor is what the judge's was: nothing is given to it ahead.
         self._layers = setup["layers"] if setup["candidate"] is not None else []
-        self._sheet = files[4]
+        self._sheet, self._kept = files[4:6]
         self._here = [[t.to(self._device) for t in place] for place in self._inputs]
         self._defaults = Defaults.now()
         self._place = 0
@@ -136,10 +140,18 @@ class Runner:
             self._settle()
         elif op is Op.PROFILE:
             profile.record(self._forward, self._restore, self._device, self._sheet)
+        elif op is Op.KEEP:
+            compile_cache.pack(self._kept, self._scratch)
         return Code.OK
 
     def _import(self) -> None:
         place = Path(tempfile.mkdtemp(prefix="program-"))
+        if self._cache is not None:
+            cache, self._cache = self._cache, None
+            try:
+                compile_cache.unpack(cache, self._scratch)
+            except Exception:
+                traceback.print_exc()  # then it is compiled again
         with phase(Code.IMPORT_FAILED):
             with same_defaults():
                 self._task = program = load_file(place / "task.py", self._setup["task"])
@@ -347,15 +359,17 @@ def main(address: str, device: str) -> None:
         torch.cuda.synchronize()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.connect(address)
-        _, files, _, _ = socket.recv_fds(link, 1, FILES + MAX_LIBRARIES)
+        _, files, _, _ = socket.recv_fds(link, 1, FILES + MAX_LIBRARIES + 1)
     bell, done, page_file, setup_file, *buffers = files[:FILES]
+    more = list(files[FILES:])
     with os.fdopen(setup_file, "rb") as file:
         setup = json.loads(file.read())
     page = Page(page_file)
     torch.set_num_threads(setup["threads"])
+    cache = more.pop() if setup["cache"] else None
     if setup["libraries"]:
-        install(Libraries(setup["libraries"], list(files[FILES:])).answer)
-    runner = Runner(setup, buffers)
+        install(Libraries(setup["libraries"], more).answer)
+    runner = Runner(setup, buffers, cache)
     os.write(done, DONE.pack(Code.OK))
     while message := os.read(bell, BELL.size):
         op, source, place, number = BELL.unpack(message)
