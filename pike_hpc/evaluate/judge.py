@@ -122,10 +122,10 @@ class Judge:
                 outcome = Outcome()
                 tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
-            self._forget(request.task)
+            ending = self._forget(request.task)
             self.short = ran_short(failed)
             outcome.status = EvalStatus.JUDGE_ERROR
-            outcome.message = reference_failed(failed)
+            outcome.message = reference_failed(failed, ending)
         except Unfit as error:
             self.short, self.refused = ran_short(error), isinstance(error, NotAdmitted)
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
@@ -172,16 +172,17 @@ class Judge:
             return False
         return self._clean
 
-    def _forget(self, task: Task) -> None:
-        """Keep nothing of a task that something went wrong with.
+    def _forget(self, task: Task) -> Ending | None:
+        """Keep nothing of a task that something went wrong with; how its reference ended.
 
         In a context that has ended that may fail, too: the verdict is known all the same.
         """
         try:
-            self._warm.forget(task)
+            return self._warm.forget(task)
         except Exception:
             traceback.print_exc()
             self._clean = False
+            return None
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")

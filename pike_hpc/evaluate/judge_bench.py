@@ -11,6 +11,7 @@ import torch
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
 from pike_hpc.evaluate.judge_cores import spin_cpus
 from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
+from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.judge_physics import Physics
@@ -185,13 +186,14 @@ class Bench:
             f"{self._footprint / 2**30:.1f} GiB and {free / 2**30:.1f} GiB were left"
         )
 
-    def close(self) -> None:
-        """End the reference's runner and let go of all memory."""
-        self._end_reference()
+    def close(self) -> Ending | None:
+        """End the reference's runner and let go of all memory; how the runner ended."""
+        ending = self._end_reference()
         for truth, _ in self._ready.values():
             truth.close()
         self._ready.clear()
         self._exams.clear()
+        return ending
 
     def rest(self) -> None:
         """Let go of the device's memory; that the task was admitted, and how, stays."""
@@ -206,10 +208,10 @@ class Bench:
             if truth.large:
                 truth.release()
 
-    def _end_reference(self) -> None:
-        if self._runner is not None:
-            self._runner.end()
+    def _end_reference(self) -> Ending | None:
+        ending = None if self._runner is None else self._runner.end()
         self._runner, self._runner_has = None, None
+        return ending
 
     def _reference(self, by: WeightsBy, shared: Shared) -> RunnerLink:
         self.start()

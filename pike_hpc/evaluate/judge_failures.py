@@ -121,14 +121,22 @@ _REFERENCE: dict[str, str] = {
 }
 
 
-def reference_failed(failed: RunnerFailed) -> str:
-    """The sentence for a failure of the reference's own runner, which is nobody's fault here."""
+def reference_failed(failed: RunnerFailed, ending: Ending | None = None) -> str:
+    """The sentence for a failure of the reference's own runner, which is nobody's fault here.
+
+    Args:
+        failed: what it did not do.
+        ending: how it ended, where that is known.
+    """
     doing = _WHILE[failed.op]
     said = _REFERENCE.get(failed.kind)
     if said is None:
         said = "it failed" if failed.code is None else f"it answered {failed.code.name}"
+    said = f"{said} {doing}"
+    if failed.kind == "gone" and ending is not None and ending.status is not None:
+        said = f"it {_gone(ending, doing)[1]}"
     at = f" ({failed.op.name})" if failed.op is not None else ""
-    return f"the reference's runner failed: {said} {doing}{at}"
+    return f"the reference's runner failed: {said}{at}"
 
 
 def ran_short(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from pike_hpc.evaluate.judge_admission import Yardstick
 from pike_hpc.evaluate.judge_bench import Bench, Shortage
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_failures import cannot_share
-from pike_hpc.evaluate.judge_host import Host
+from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
 from pike_hpc.evaluate.judge_secrets import Secrets
@@ -67,11 +67,10 @@ class Warm:
         self._benches.move_to_end(task.digest)
         return self._benches[task.digest]
 
-    def forget(self, task: Task) -> None:
-        """Keep nothing of a task that something went wrong with."""
+    def forget(self, task: Task) -> Ending | None:
+        """Keep nothing of a task that something went wrong with; how its reference ended."""
         bench = self._benches.pop(task.digest, None)
-        if bench is not None:
-            bench.close()
+        return None if bench is None else bench.close()
 
     def rest(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""

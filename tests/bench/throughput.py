@@ -4,8 +4,8 @@
 
 The judges are those that `pike-hpc worker` opens, fed as the agents of several tasks feed them:
 there is always more work than they can take. First half: every program's build is a new one
-(cold). Second half: the same programs again under another name (warm). With --gpus above 1 the
-same runs first on one GPU, and the ratio of the rates stands in the document.
+(cold). Second half: the very same texts again (warm). With --gpus above 1 the same runs first on
+one GPU, and the ratio of the rates stands in the document.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from pike_hpc.records import EvalRequest, EvalStatus
 from pike_hpc.worker import JudgeUnwell, Stop, WorkerOptions, run_worker
 
 MODULES = (
+    "evaluate/builder.py",
     "evaluate/judge.py",
     "evaluate/judge_bench.py",
     "evaluate/judge_link.py",
@@ -40,6 +41,7 @@ MODULES = (
     "evaluate/judge_verdict.py",
     "evaluate/judge_warm.py",
     "evaluate/lane.py",
+    "evaluate/runner/compile_cache.py",
     "evaluate/statistics.py",
     "worker/backlog.py",
     "worker/loop.py",

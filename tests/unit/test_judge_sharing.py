@@ -3,6 +3,7 @@
 import pytest
 
 from pike_hpc.evaluate.judge_failures import cannot_share, reference_failed
+from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed
 from pike_hpc.evaluate.runner import Code, Op
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
@@ -43,6 +44,24 @@ def test_a_reference_that_fails_is_told_in_words(failed, says):
     assert said.startswith("the reference's runner failed: ")
     assert says in said
     assert "None" not in said
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (-11, "it crashed with SIGSEGV between calls (TOUCH)"),
+        (139, "it crashed with SIGSEGV between calls (TOUCH)"),
+        (-9, "it was killed between calls, most likely for its memory (TOUCH)"),
+        (3, "it exited with status 3 between calls (TOUCH)"),
+        (None, "it ended between calls (TOUCH)"),
+    ],
+)
+def test_how_a_reference_ended_is_said_where_it_is_known(status, says):
+    ending = Ending(status=status, tail="")
+    said = reference_failed(RunnerFailed(1, "gone", Op.TOUCH), ending)
+    assert said == f"the reference's runner failed: {says}"
+    late = reference_failed(RunnerFailed(1, "deadline", Op.TOUCH), ending)
+    assert late == "the reference's runner failed: it met its deadline between calls (TOUCH)"
 
 
 def test_every_way_to_fail_has_its_words():
