@@ -29,7 +29,7 @@ from pike_hpc.evaluate.judge_bench import Bench, NotAdmitted, Unfit
 from pike_hpc.evaluate.judge_context import settle
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
-from pike_hpc.evaluate.judge_failures import ran_short, reference_failed
+from pike_hpc.evaluate.judge_failures import not_started, ran_short, reference_failed
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
@@ -123,7 +123,7 @@ class Judge:
                 tail = self._evaluate(request, built, outcome)
         except RunnerFailed as failed:
             ending = self._forget(request.task)
-            self.short = ran_short(failed)
+            self.short = ran_short(failed, ending)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = reference_failed(failed, ending)
         except Unfit as error:
@@ -135,6 +135,7 @@ class Judge:
             self.short = ran_short(error)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the task could not be judged: {_said(error, request.task)}"
+        self._shed(request.task)
         return self._record(request, outcome, tail)
 
     def admit(self, task: Task, small_only: bool) -> Admission:
@@ -183,6 +184,14 @@ class Judge:
             traceback.print_exc()
             self._clean = False
             return None
+
+    def _shed(self, task: Task) -> None:
+        """Give back what nobody needs now; a context that has ended can't do that either."""
+        try:
+            self._warm.shed(task)
+        except Exception:
+            traceback.print_exc()
+            self._clean = False
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
@@ -275,9 +284,7 @@ class Judge:
             if failed.runner != link.number:
                 raise
             if failed.op is None:
-                tail = link.end(1.0).tail.strip().splitlines()
-                said = printable(tail[-1]) if tail else "it said nothing"
-                raise Unfit(f"the sandboxed runner did not start: {said}") from None
+                raise not_started(failed, link.end(1.0)) from None
             conclude(outcome, failed, link, examiner.calls, request.timeout_s)
 
     def _examine(

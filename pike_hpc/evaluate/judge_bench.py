@@ -21,7 +21,7 @@ from pike_hpc.evaluate.judge_size import too_large_for_cpu
 from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
-from pike_hpc.evaluate.runner import Code, Op, Source
+from pike_hpc.evaluate.runner import Op, Source
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
 from pike_hpc.tasks import effective_source
@@ -61,8 +61,10 @@ class Bench:
         self._ready: dict[WeightsBy, tuple[Truth, Yardstick]] = {}
         self._exams: dict[WeightsBy, Exam] = {}
         self._runner: RunnerLink | None = None
+        self._failed: Ending | None = None
+        """How the last reference's runner ended, where it failed."""
         self._runner_has: WeightsBy | None = None
-        self._footprint = 0
+        self._footprint = self._shed_bytes = 0
         self._place = place
         self._work: dict[WeightsBy, Work | None] = {}
 
@@ -136,13 +138,14 @@ class Bench:
         try:
             self._exams[by] = answer(paper, truth, self._reference(by, shared))
         except RunnerFailed as failed:
-            self._end_reference()
-            if failed.code is Code.OUT_OF_MEMORY:
+            self._failed = self._end_reference()
+            if failed.lacked_memory(self._failed):
                 raise Shortage(
                     f"the reference needs more memory than the {before / 2**30:.1f} GiB that are "
                     f"free on this {self._device.type}"
                 ) from None
             raise
+        self._shed_bytes = 0
         if fresh:
             # Loaded anew it mostly takes what it had: that alone is not what it takes in all.
             self._footprint = max(kept, before - self._free_bytes())
@@ -156,7 +159,8 @@ class Bench:
 
     def demand_room(self) -> None:
         """Raises Shortage where a program as large as the reference would not fit beside it."""
-        free = self._free_bytes()
+        # The reference is about to take again what it has given back.
+        free = self._free_bytes() - min(self._shed_bytes, self._footprint)
         if self._device.type == "cuda" and free < self._footprint:
             raise Shortage(
                 f"reference and candidate do not fit onto the GPU together: the reference took "
@@ -187,8 +191,8 @@ class Bench:
         )
 
     def close(self) -> Ending | None:
-        """End the reference's runner and let go of all memory; how the runner ended."""
-        ending = self._end_reference()
+        """End the reference's runner and let go of all memory; how the last runner ended."""
+        ending = self._end_reference() or self._failed
         for truth, _ in self._ready.values():
             truth.close()
         self._ready.clear()
@@ -202,6 +206,18 @@ class Bench:
         for truth, _ in self._ready.values():
             truth.release()
 
+    def shed(self) -> None:
+        """Give back the GPU's memory that holds nothing now: other lanes have use for it.
+
+        Raises RunnerFailed: of the reference.
+        """
+        if self._device.type != "cuda":
+            return
+        before = self._free_bytes()
+        if self._runner is not None and self._runner_has is not None:
+            self._runner.do(Op.SHED)
+            self._shed_bytes += max(self._free_bytes() - before, 0)
+
     def release(self) -> None:
         """Let go of models on the device; what was found out stays."""
         for truth, _ in self._ready.values():
@@ -210,7 +226,7 @@ class Bench:
 
     def _end_reference(self) -> Ending | None:
         ending = None if self._runner is None else self._runner.end()
-        self._runner, self._runner_has = None, None
+        self._runner, self._runner_has, self._shed_bytes = None, None, 0
         return ending
 
     def _reference(self, by: WeightsBy, shared: Shared) -> RunnerLink:

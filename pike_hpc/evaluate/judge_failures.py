@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import signal
 
-from pike_hpc.evaluate.judge_bench import Shortage
+from pike_hpc.evaluate.judge_bench import Shortage, Unfit
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed
 from pike_hpc.evaluate.runner import NO_MEMORY, Code, Op, code_of
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
+from pike_hpc.evaluate.screen import printable
 from pike_hpc.records import EvalStatus
 
 _CODES: dict[Code, tuple[EvalStatus, str]] = {
@@ -72,6 +73,7 @@ _WHILE = {
     Op.TOUCH: "between calls",
     Op.PROFILE: "while being profiled",
     Op.KEEP: "while its compile cache was packed",
+    Op.SHED: "after its answers were compared",
 }
 
 FULL = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -107,7 +109,7 @@ def _gone(ending: Ending, doing: str) -> tuple[EvalStatus, str]:
     number = -status if status < 0 else status - 128
     if status in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return EvalStatus.OUT_OF_MEMORY, f"was killed {doing}, most likely for its memory"
-    if NO_MEMORY.search(ending.tail[-4000:]):
+    if NO_MEMORY.search(ending.last_words):
         return EvalStatus.OUT_OF_MEMORY, f"ran out of memory {doing}"
     if number > 0 and number in {s.value for s in signal.Signals}:
         return EvalStatus.RUNTIME_ERROR, f"crashed with {signal.Signals(number).name} {doing}"
@@ -139,12 +141,23 @@ def reference_failed(failed: RunnerFailed, ending: Ending | None = None) -> str:
     return f"the reference's runner failed: {said}{at}"
 
 
-def ran_short(error: BaseException) -> bool:
-    """Whether the judge failed for want of memory, or the reference's runner did."""
+def not_started(failed: RunnerFailed, ending: Ending) -> Unfit:
+    """What a candidate's runner that failed before it was asked anything is: no fault of its."""
+    tail = ending.tail.strip().splitlines()
+    said = printable(tail[-1]) if tail else "it said nothing"
+    kind = Shortage if failed.lacked_memory(ending) else Unfit
+    return kind(f"the sandboxed runner did not start: {said}")
+
+
+def ran_short(error: BaseException, ending: Ending | None = None) -> bool:
+    """Whether the judge failed for want of memory, or the reference's runner did.
+
+    `ending`: of that runner, where it is known.
+    """
     if isinstance(error, Shortage):
         return True
     if isinstance(error, RunnerFailed):
-        return error.code is Code.OUT_OF_MEMORY
+        return error.lacked_memory(ending)
     if isinstance(error, DeviceMemoryError):
         return error.result == FULL
     return code_of(error) is Code.OUT_OF_MEMORY

@@ -15,6 +15,9 @@ from typing import Any
 
 from pike_hpc.evaluate.wire import LEFT, Channel, Gone
 
+LAST_WORDS = 4000
+"""Characters."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -24,6 +27,11 @@ class Ending:
     """Its exit status before it was killed (-N or 128+N for signal N), None if it still ran."""
     tail: str
     """The end of what it printed. Hostile text."""
+
+    @property
+    def last_words(self) -> str:
+        """As much of its end as tells why."""
+        return self.tail[-LAST_WORDS:]
 
 
 class Host:

@@ -29,6 +29,7 @@ from pike_hpc.evaluate.runner import (
     CACHE_BYTES,
     CACHE_HEAD,
     DONE,
+    NO_MEMORY,
     PAGE_BYTES,
     SHEET_BYTES,
     Code,
@@ -61,6 +62,12 @@ class RunnerFailed(Exception):
         self.kind = kind
         """code, gone, deadline or unasked."""
         self.op, self.code = op, code
+
+    def lacked_memory(self, ending: Ending | None) -> bool:
+        """Whether it said that memory was out, or ended with such words in its log."""
+        if self.kind != "gone" or ending is None:
+            return self.code is Code.OUT_OF_MEMORY
+        return NO_MEMORY.search(ending.last_words) is not None
 
 
 class RunnerLink:

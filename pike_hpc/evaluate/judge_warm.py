@@ -17,10 +17,10 @@ from pike_hpc.evaluate.judge_bench import Bench, Shortage
 from pike_hpc.evaluate.judge_exam import Exam
 from pike_hpc.evaluate.judge_failures import cannot_share
 from pike_hpc.evaluate.judge_host import Ending, Host
-from pike_hpc.evaluate.judge_link import RunnerLink
+from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
 from pike_hpc.evaluate.judge_secrets import Secrets
-from pike_hpc.evaluate.judge_spares import SPARES, Spares, free_on
+from pike_hpc.evaluate.judge_spares import ROOM_BYTES, SPARES, Spares, free_on
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
@@ -42,10 +42,12 @@ class Warm:
         device: torch.device,
         spares: bool,
         free_on_host: Callable[[], int | None] = available_memory_bytes,
+        free_on_device: Callable[[], int] | None = None,
     ) -> None:
-        """`free_on_host` tells how many bytes of the host's memory may still be taken."""
+        """Both tell how many bytes of memory may still be taken."""
         self._host, self._device, self._free_on_host = host, device, free_on_host
-        self.spares = Spares(host, SPARES[device.type] if spares else 0, free_on(device))
+        self._free_on_device = free_on_device or free_on(device)
+        self.spares = Spares(host, SPARES[device.type] if spares else 0, self._free_on_device)
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self.place, why = best_place(device)
@@ -56,7 +58,10 @@ class Warm:
             sys.stderr.write(f"inputs and outputs go through host memory: {why}\n")
 
     def bench(self, task: Task) -> Bench:
-        """The task's own, made where it is not kept. Raises TaskRefused."""
+        """The task's own, made where it is not kept. Raises TaskRefused.
+
+        On a GPU that is short of memory the others rest, the longest unused one first.
+        """
         if task.digest not in self._benches:
             self._host.phase("reference")
             while self._benches and self._is_full():
@@ -65,7 +70,20 @@ class Warm:
                 task, self.spares, self._device, self.place, self._secrets
             )
         self._benches.move_to_end(task.digest)
+        for other in list(self._benches.values())[:-1]:
+            if self._free_on_device() >= ROOM_BYTES:
+                break
+            other.rest()
         return self._benches[task.digest]
+
+    def shed(self, task: Task) -> None:
+        """Give back what the device's memory holds no more, when the task's order is done."""
+        bench = self._benches.get(task.digest)
+        try:
+            if bench is not None:
+                bench.shed()
+        except RunnerFailed:
+            self.forget(task)
 
     def forget(self, task: Task) -> Ending | None:
         """Keep nothing of a task that something went wrong with; how its reference ended."""

@@ -12,7 +12,7 @@ from pike_hpc.evaluate.device import image_digest
 from pike_hpc.evaluate.gate import Gate
 from pike_hpc.evaluate.lane import Lane
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
-from pike_hpc.records import EvalRequest, EvalResult, EvalStatus
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 from pike_hpc.tasks import effective_source, find_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -99,3 +99,43 @@ def test_kernels_that_do_not_end_cost_only_their_own_candidate(device, lanes):
     low, high = shared.timing.ci95
     assert low / 1.1 <= 1 <= high * 1.1
     assert {result.status for result in results} == {EvalStatus.TIMEOUT}, results
+
+
+WIDE = """
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scales = torch.nn.Parameter(torch.rand(1024))
+
+    def forward(self, x):  # (1024, 1024); 4 GiB on the way
+        return (x * self.scales[:, None, None]).sum(0)
+
+
+def get_inputs():
+    return [torch.rand(1024, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_between_orders_a_lane_leaves_the_memory_that_a_call_took_to_others(device, lanes):
+    torch = pytest.importorskip("torch")
+    first, _ = lanes
+    task = Task(suite="tests", id="1", name="wide", source=WIDE)
+    before = torch.cuda.mem_get_info()[0]
+    result = first.evaluate(
+        EvalRequest(
+            task=task,
+            candidate_source=WIDE,
+            device_kind=device.kind,
+            image_digest=image_digest(),
+            timeout_s=120,
+        )
+    )
+    assert result.status is EvalStatus.PASSED, result
+    taken = before - torch.cuda.mem_get_info()[0]
+    assert taken < 3 * 2**30, f"{taken / 2**30:.1f} GiB"

@@ -57,16 +57,20 @@ class Runner:
 class NothingKept:
     """In the place of what a judge keeps warm: every task fails as told, and is let go of so."""
 
-    def __init__(self, *errors, lets_go=True):
+    def __init__(self, *errors, lets_go=True, sheds=True):
         self.spares = SimpleNamespace(take=lambda role: Runner())
         self.place = SimpleNamespace(value="host")
-        self._errors, self._lets_go = iter(errors), lets_go
+        self._errors, self._lets_go, self._sheds = iter(errors), lets_go, sheds
 
     def bench(self, task):
         raise next(self._errors)
 
     def forget(self, task):
         if not self._lets_go:
+            raise RuntimeError(ASSERTED)
+
+    def shed(self, task):
+        if not self._sheds:
             raise RuntimeError(ASSERTED)
 
     def moves_to_host(self, failed):
@@ -176,9 +180,10 @@ def test_one_that_is_sound_stays_whatever_its_orders_came_to(crew_of):
     assert [judge.has_ended for judge in cell.judges] == [False]
 
 
-def test_what_can_not_be_let_go_of_costs_the_judge_and_not_the_verdict(crew_of):
+@pytest.mark.parametrize("cannot", ["lets_go", "sheds"])
+def test_what_can_not_be_let_go_of_costs_the_judge_and_not_the_verdict(crew_of, cannot):
     """The memory of a context that has ended."""
-    kept = NothingKept(RuntimeError(ASSERTED), lets_go=False)
+    kept = NothingKept(RuntimeError(ASSERTED), **{cannot: False})
     crew, cell = crew_of(on(settle, kept), on(settle))
     result = evaluate(crew)
     assert result["status"] == EvalStatus.JUDGE_ERROR

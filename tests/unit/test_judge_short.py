@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from pike_hpc.evaluate import judge_bench  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402
 from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit  # noqa: E402
-from pike_hpc.evaluate.judge_failures import explain, ran_short  # noqa: E402
+from pike_hpc.evaluate.judge_failures import explain, not_started, ran_short  # noqa: E402
 from pike_hpc.evaluate.judge_host import Ending  # noqa: E402
 from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402
 from pike_hpc.evaluate.judge_memory import Place  # noqa: E402
@@ -88,6 +88,7 @@ def judged(candidate, *errors, reference=REFERENCE):
         bench=lambda task: bench,
         forget=forgotten.append,
         moves_to_host=lambda failed: False,
+        shed=lambda task: None,
     )
     raised = iter(errors)
 
@@ -167,6 +168,60 @@ def test_the_reference_takes_no_less_when_its_weights_come_from_a_seed(monkeypat
     bench._end_reference()
     bench.exam(WeightsBy.STATE, None)
     assert bench._footprint == 6 * GIB, "a new runner is measured anew"
+
+
+class Reference:
+    """A runner whose GPU shows how much is free as it answers and gives back."""
+
+    def __init__(self, gpu):
+        self._gpu = gpu
+
+    def do(self, op):
+        assert op is Op.SHED
+        self._gpu.free += 8 * GIB
+
+    def end(self):
+        return Ending(status=None, tail="")
+
+
+def test_what_a_reference_gave_back_is_no_room_for_a_candidate():
+    gpu = SimpleNamespace(free=12 * GIB)
+    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+    bench._device = torch.device("cuda")
+    bench._footprint = REFERENCE
+    bench._free_bytes = lambda: gpu.free
+    bench._runner, bench._runner_has = Reference(gpu), WeightsBy.STATE
+    bench.demand_room()
+    gpu.free = 9 * GIB
+    bench.shed()
+    with pytest.raises(Shortage, match=r"10\.0 GiB, and 9\.0 GiB are left"):
+        bench.demand_room()
+    bench.rest()
+    bench.demand_room()  # a new one will be measured as it answers
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending", "lacked"),
+    [
+        ("gone", Ending(status=1, tail="CUDA error: out of memory\n"), True),
+        ("gone", Ending(status=1, tail="no such file"), False),
+        ("gone", None, False),
+        ("deadline", Ending(status=None, tail="out of memory"), False),
+    ],
+)
+def test_a_reference_that_ended_for_want_of_memory_is_known_by_its_last_words(kind, ending, lacked):
+    failed = RunnerFailed(1, kind, None)
+    assert failed.lacked_memory(ending) is lacked
+    assert ran_short(failed, ending) is lacked
+
+
+def test_so_is_a_candidate_that_could_not_start_for_want_of_it():
+    failed = RunnerFailed(2, "gone", None)
+    assert ran_short(not_started(failed, Ending(status=1, tail="a\nCUDA error: out of memory\n")))
+    other = not_started(failed, Ending(status=1, tail="a\nno torch\n"))
+    assert not ran_short(other)
+    assert str(other) == "the sandboxed runner did not start: no torch"
+    assert str(not_started(failed, Ending(status=1, tail=""))).endswith("it said nothing")
 
 
 def test_on_a_cpu_nobody_asks_what_a_candidate_holds():

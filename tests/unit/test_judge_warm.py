@@ -1,5 +1,8 @@
 """Tasks are kept while there is room: for so many of them, and on the host for their answers."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
@@ -7,6 +10,7 @@ pytest.importorskip("torch")
 import torch
 from builders.tiny_task import TASK_SOURCE
 
+from pike_hpc.evaluate.judge_spares import ROOM_BYTES
 from pike_hpc.evaluate.judge_warm import FREE_ON_HOST, WARM_TASKS, Warm
 from pike_hpc.records import Task
 
@@ -14,13 +18,29 @@ pytestmark = pytest.mark.torch
 
 
 class Host:
-    """What a judge says to its lane when it takes up a task."""
+    """What a judge says to its lane when it takes up a task, and has its reference started."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
+        self.started = 0
+        self.killed: list[int] = []
+        self.on_kill: Callable[[], None] = lambda: None
 
     def phase(self, name: str) -> None:
         self.phases.append(name)
+
+    def place(self) -> Path:
+        made = Path(str(self.started))
+        made.mkdir()
+        return made
+
+    def spawn(self, role: str, socket: Path) -> int:
+        self.started += 1
+        return self.started
+
+    def kill(self, runner: int, grace_s: float) -> None:
+        self.killed.append(runner)
+        self.on_kill()
 
 
 def task(number: int) -> Task:
@@ -62,3 +82,30 @@ def test_when_room_is_back_tasks_are_kept_again():
     assert kept.made_anew(0, 1) == [0, 1]
     kept.free = FREE_ON_HOST["cpu"]
     assert kept.made_anew(0, 1, 0) == [0]
+
+
+@pytest.mark.parametrize(
+    ("enough_after", "ended"),
+    [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2])],
+    ids=["room", "after one", "after two", "never: the task at hand goes on"],
+)
+def test_on_a_gpu_that_is_short_of_memory_other_tasks_rest(
+    tmp_path, monkeypatch, enough_after, ended
+):
+    monkeypatch.chdir(tmp_path)  # a socket's path has 107 bytes at most
+    host = Host()
+    free = [ROOM_BYTES]
+
+    def look() -> None:
+        free[0] = ROOM_BYTES if len(host.killed) >= enough_after else ROOM_BYTES - 1
+
+    warm = Warm(host, torch.device("cuda"), False, lambda: None, lambda: free[0])
+    benches = [warm.bench(task(number)) for number in range(3)]
+    for bench in benches:
+        bench.start()
+    host.on_kill = look
+    look()
+    assert warm.bench(task(2)) is benches[2]
+    assert host.killed == ended
+    warm.rest()
+    assert [warm.bench(task(number)) for number in range(3)] == benches, "they are kept"

@@ -63,6 +63,8 @@ class Op(enum.IntEnum):
     """Profile a few calls on the last input and write the profile's sheet."""
     KEEP = 12
     """Pack what compilers left in the caches, for the next run of the same program."""
+    SHED = 13
+    """Give back the device's memory that holds nothing now."""
 
 
 class Source(enum.IntEnum):

@@ -142,6 +142,8 @@ class Runner:
             profile.record(self._forward, self._restore, self._device, self._sheet)
         elif op is Op.KEEP:
             compile_cache.pack(self._kept, self._scratch)
+        elif op is Op.SHED:
+            torch.cuda.empty_cache()
         return Code.OK
 
     def _import(self) -> None:
