@@ -102,6 +102,7 @@ def test_kernels_that_do_not_end_cost_only_their_own_candidate(device, lanes):
 
 
 WIDE = """
+import torch
 
 
 class Model(torch.nn.Module):
