@@ -4,7 +4,8 @@
 
 Both are constructed of one seed. `shipped`: as they are then, which is PIKE's way. `trained`: after
 every BatchNorm of the reference was given gains, shifts and the statistics of its own inputs; those
-of the solution get the same as they are made, so that what a constructor folds is right. Errors
+of the solution get the same as they are made, and keep it where its constructor sets ones and
+zeros, so that what that folds is right. Errors
 are relative to how much the reference's answer moves with its input.
 """
 
@@ -53,6 +54,24 @@ def norms_told(tell):
 
 
 @contextlib.contextmanager
+def kept_as_given(parameters):
+    """Inside, what torch.nn.init is asked to do to these, by id, is left undone."""
+    names = ("constant_", "ones_", "zeros_", "normal_", "uniform_")
+    shipped = {name: getattr(nn.init, name) for name in names}
+
+    def unless_given(fill):
+        return lambda tensor, *a, **k: tensor if id(tensor) in parameters else fill(tensor, *a, **k)
+
+    for name, fill in shipped.items():
+        setattr(nn.init, name, unless_given(fill))
+    try:
+        yield
+    finally:
+        for name, fill in shipped.items():
+            setattr(nn.init, name, fill)
+
+
+@contextlib.contextmanager
 def tf32():
     """Inside, matrix products and convolutions may round their inputs to TF32."""
     flags = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -95,8 +114,11 @@ def errors(others, truths):
 
 
 def give_like(norms):
-    """What gives each BatchNorm that is made the numbers of the next one of its width."""
-    waiting = defaultdict(list)
+    """What gives each BatchNorm that is made the numbers of the next one of its width.
+
+    Also the ids of the parameters that it gave them to.
+    """
+    waiting, given = defaultdict(list), set()
     for norm in norms:
         waiting[norm.num_features].append(
             {name: tensor.detach().cpu().clone() for name, tensor in norm.state_dict().items()}
@@ -105,8 +127,9 @@ def give_like(norms):
     def give(norm):
         if waiting[norm.num_features]:
             norm.load_state_dict(waiting[norm.num_features].pop(0))
+            given.update(map(id, norm.parameters()))
 
-    return give
+    return give, given
 
 
 def train(task, model, norms, device):
@@ -129,7 +152,8 @@ def compared(task, model, norms, path, device):
     entry = getattr(solution, "ModelNew", None) or solution.Model
     arguments = task.get_init_inputs()
     try:
-        with norms_told(give_like(norms)):
+        give, given = give_like(norms)
+        with norms_told(give), kept_as_given(given):
             torch.manual_seed(SEED)
             other = entry(*arguments).to(device).eval()
         inputs = [inputs_of(task, seed, device) for seed in range(1, 1 + INPUTS)]

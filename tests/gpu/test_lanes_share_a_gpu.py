@@ -1,5 +1,6 @@
 """Two lanes on one GPU: each times as if it were alone, whatever the other one does."""
 
+import subprocess
 import tempfile
 import threading
 from pathlib import Path
@@ -123,14 +124,23 @@ def get_init_inputs():
 """
 
 
-def test_between_orders_a_lane_leaves_the_memory_that_a_call_took_to_others(device, lanes):
-    torch = pytest.importorskip("torch")
+def held_mb(device) -> list[int]:
+    """What each process holds of the GPU, the most first."""
+    asked = ["--query-compute-apps=used_memory", "--format=csv,noheader,nounits"]
+    done = subprocess.run(
+        ["nvidia-smi", f"--id={device.gpus[0]}", *asked], capture_output=True, text=True, check=True
+    )
+    if not done.stdout.replace("\n", "").isdecimal():
+        pytest.skip(f"the driver doesn't say who holds what: {done.stdout.strip()!r}")
+    return sorted(map(int, done.stdout.split()), reverse=True)
+
+
+def test_between_orders_a_reference_holds_nothing_that_its_calls_took(device, lanes):
+    """The judge may: an allocator gives back whole blocks, and small tensors lie in one of them."""
     first, _ = lanes
-    task = Task(suite="tests", id="1", name="wide", source=WIDE)
-    before = torch.cuda.mem_get_info()[0]
     result = first.evaluate(
         EvalRequest(
-            task=task,
+            task=Task(suite="tests", id="1", name="wide", source=WIDE),
             candidate_source=WIDE,
             device_kind=device.kind,
             image_digest=image_digest(),
@@ -138,5 +148,6 @@ def test_between_orders_a_lane_leaves_the_memory_that_a_call_took_to_others(devi
         )
     )
     assert result.status is EvalStatus.PASSED, result
-    taken = before - torch.cuda.mem_get_info()[0]
-    assert taken < 3 * 2**30, f"{taken / 2**30:.1f} GiB"
+    judge, *runners = held_mb(device)
+    assert runners
+    assert max(runners) < 2048, (judge, runners)
