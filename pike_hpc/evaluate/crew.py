@@ -42,6 +42,7 @@ class Spoiled(enum.Enum):
     RAN = "ran while it was frozen for another's timing"
     EVICTED = "its kernels went on while it was frozen for another's timing"
     SHORT = "memory was short on a shared GPU"
+    CROWDED = "memory was short on a shared GPU before it began"
 
 
 class Crew:
@@ -98,7 +99,8 @@ class Crew:
             judge.channel.send(**message)
             answer = self._serve(judge, patience_s, on_phase, "done")
             if answer["short"]:
-                self.spoiled = self.spoiled or Spoiled.SHORT
+                short = Spoiled.CROWDED if answer["crowded"] else Spoiled.SHORT
+                self.spoiled = self.spoiled or short
             self.refused = answer["refused"]
             self.left = self._place / LEFT if answer["left"] else None
             if not answer["sound"]:

@@ -25,7 +25,7 @@ from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.judge_anchor import Alone, time_alone
 from pike_hpc.evaluate.judge_arrays import arrays_among_inputs
-from pike_hpc.evaluate.judge_bench import Bench, NotAdmitted, Unfit
+from pike_hpc.evaluate.judge_bench import Bench, Crowded, NotAdmitted, Unfit
 from pike_hpc.evaluate.judge_context import settle
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
@@ -88,6 +88,8 @@ class Judge:
         self._solitude = Solitude(host, Company(probe_on(device)))
         self.short = False
         """Whether the last order failed for want of memory."""
+        self.crowded = False
+        """Whether that befell a runner before it began."""
         self.refused = False
         """Whether it failed because its task is not admitted."""
         self.left = False
@@ -111,7 +113,7 @@ class Judge:
         `keep`: leave what its compilers made for the lane, where it has passed without that.
         """
         outcome, tail = Outcome(), ""
-        self.short = self.refused = self.left = False
+        self.short = self.crowded = self.refused = self.left = False
         self._keep = keep
         try:
             try:
@@ -128,6 +130,7 @@ class Judge:
             outcome.message = reference_failed(failed, ending)
         except Unfit as error:
             self.short, self.refused = ran_short(error), isinstance(error, NotAdmitted)
+            self.crowded = isinstance(error, Crowded)
             outcome.status, outcome.message = EvalStatus.JUDGE_ERROR, str(error)
         except (Exception, SystemExit) as error:  # whatever the task's own code raises
             traceback.print_exc()
@@ -158,6 +161,8 @@ class Judge:
                 reason=_said(error, task),
                 seconds=round(time.monotonic() - start, 2),
             )
+        finally:
+            self._shed(task)
 
     def release(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""
@@ -202,7 +207,8 @@ class Judge:
             try:
                 self._judge_either_way(request, built, bench, link, outcome)
             except Exception as error:
-                if not ran_short(error) or not (said := bench.overdrawn(link)):
+                short = ran_short(error, bench.ended(error)) and not isinstance(error, Crowded)
+                if not short or not (said := bench.overdrawn(link)):
                     raise
                 traceback.print_exc()
                 self._forget(request.task)
@@ -397,7 +403,8 @@ def serve(host: Host, make: Callable[..., Judge] = Judge) -> None:
             done = judge.admit(decode(Task, order["task"]), order["small_only"])
         else:
             judge.release()
-        found = {"short": judge.short, "refused": judge.refused, "left": judge.left}
+        found = {"short": judge.short, "crowded": judge.crowded}
+        found |= {"refused": judge.refused, "left": judge.left}
         found["sound"] = judge.is_sound()
         host.deliver(done=encode(done), **found)
 

@@ -10,7 +10,7 @@ import torch
 
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
 from pike_hpc.evaluate.judge_cores import spin_cpus
-from pike_hpc.evaluate.judge_exam import Exam, answer, set_paper
+from pike_hpc.evaluate.judge_exam import Exam, answer, call, set_paper
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
@@ -33,6 +33,9 @@ FRESH_EXAM_S = 0.5
 REFERENCE_TIME_S = 3600.0
 """The reference is trusted code; this only ends what would never end."""
 
+SHED_S = 10.0
+"""For giving memory back; a driver that takes longer has other troubles."""
+
 OWN_BYTES = 1 << 30
 """Of a GPU a process takes so much for itself at most: its context, kernels and libraries."""
 
@@ -47,6 +50,10 @@ class NotAdmitted(Unfit):
 
 class Shortage(Unfit):
     """There is no room for reference and candidate, at least while others are kept warm."""
+
+
+class Crowded(Shortage):
+    """A runner found no memory to start in: others have it, whatever the task itself takes."""
 
 
 class Bench:
@@ -64,7 +71,10 @@ class Bench:
         self._failed: Ending | None = None
         """How the last reference's runner ended, where it failed."""
         self._runner_has: WeightsBy | None = None
-        self._footprint = self._shed_bytes = 0
+        self._lean = True
+        """Whether the reference holds less than its calls take: it has not been called since it
+        was loaded, or gave memory back since."""
+        self._footprint = 0
         self._place = place
         self._work: dict[WeightsBy, Work | None] = {}
 
@@ -138,29 +148,35 @@ class Bench:
         try:
             self._exams[by] = answer(paper, truth, self._reference(by, shared))
         except RunnerFailed as failed:
-            self._failed = self._end_reference()
-            if failed.lacked_memory(self._failed):
-                raise Shortage(
-                    f"the reference needs more memory than the {before / 2**30:.1f} GiB that are "
-                    f"free on this {self._device.type}"
-                ) from None
+            self._raise_shortage(failed, before)
             raise
-        self._shed_bytes = 0
+        self._lean = False
         if fresh:
             # Loaded anew it mostly takes what it had: that alone is not what it takes in all.
             self._footprint = max(kept, before - self._free_bytes())
         return self._exams[by]
 
     def reference(self, by: WeightsBy, secrets: Secrets) -> RunnerLink:
-        """The reference's runner, holding the judging weights. Raises RunnerFailed, Shortage."""
+        """The reference's runner, holding the judging weights and all memory that it calls in.
+
+        Raises RunnerFailed, Shortage.
+        """
         if self._runner_has is not by:
             self.exam(by, secrets)
-        return self._reference(by, self.shared(by))
+        before = self._free_bytes()
+        try:
+            runner = self._reference(by, self.shared(by))
+            if self._lean:
+                call(runner, self.truth(by)[0], self._exams[by].inputs[0])
+        except RunnerFailed as failed:
+            self._raise_shortage(failed, before)
+            raise
+        self._lean = False
+        return runner
 
     def demand_room(self) -> None:
         """Raises Shortage where a program as large as the reference would not fit beside it."""
-        # The reference is about to take again what it has given back.
-        free = self._free_bytes() - min(self._shed_bytes, self._footprint)
+        free = self._free_bytes()
         if self._device.type == "cuda" and free < self._footprint:
             raise Shortage(
                 f"reference and candidate do not fit onto the GPU together: the reference took "
@@ -193,11 +209,19 @@ class Bench:
     def close(self) -> Ending | None:
         """End the reference's runner and let go of all memory; how the last runner ended."""
         ending = self._end_reference() or self._failed
+        self._exams.clear()
         for truth, _ in self._ready.values():
             truth.close()
         self._ready.clear()
-        self._exams.clear()
         return ending
+
+    def ended(self, error: BaseException) -> Ending | None:
+        """How the reference's runner ended, where this is its failure. It is ended now."""
+        if not isinstance(error, RunnerFailed):
+            return None
+        if self._runner is not None and self._runner.number == error.runner:
+            self._failed = self._end_reference()
+        return self._failed
 
     def rest(self) -> None:
         """Let go of the device's memory; that the task was admitted, and how, stays."""
@@ -211,12 +235,10 @@ class Bench:
 
         Raises RunnerFailed: of the reference.
         """
-        if self._device.type != "cuda":
-            return
-        before = self._free_bytes()
-        if self._runner is not None and self._runner_has is not None:
+        if self._device.type == "cuda" and self._runner is not None and not self._lean:
+            self._runner.allow(SHED_S)
             self._runner.do(Op.SHED)
-            self._shed_bytes += max(self._free_bytes() - before, 0)
+            self._lean = True
 
     def release(self) -> None:
         """Let go of models on the device; what was found out stays."""
@@ -226,8 +248,23 @@ class Bench:
 
     def _end_reference(self) -> Ending | None:
         ending = None if self._runner is None else self._runner.end()
-        self._runner, self._runner_has, self._shed_bytes = None, None, 0
+        self._runner, self._runner_has, self._lean = None, None, True
         return ending
+
+    def _raise_shortage(self, failed: RunnerFailed, free_bytes: int) -> None:
+        """Raises Shortage where the reference failed for want of memory. Ends it in any case.
+
+        `free_bytes`: before it failed.
+        """
+        self._failed = self._end_reference()
+        if not failed.lacked_memory(self._failed):
+            return
+        if failed.op is None:
+            raise Crowded("the reference's runner found no memory to start in") from None
+        raise Shortage(
+            f"the reference needs more memory than the {free_bytes / 2**30:.1f} GiB that are "
+            f"free on this {self._device.type}"
+        ) from None
 
     def _reference(self, by: WeightsBy, shared: Shared) -> RunnerLink:
         self.start()
@@ -241,7 +278,7 @@ class Bench:
             truth, _ = self.truth(by)
             source = Source.SEED if by is WeightsBy.SEED else Source.STATE
             runner.do(Op.LOAD, source=source, seed=truth.weights.constructor_seed)
-            self._runner_has = by
+            self._runner_has, self._lean = by, True
         return runner
 
     def _free_bytes(self) -> int:

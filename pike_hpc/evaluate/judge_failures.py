@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 
-from pike_hpc.evaluate.judge_bench import Shortage, Unfit
+from pike_hpc.evaluate.judge_bench import Crowded, Shortage, Unfit
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed
 from pike_hpc.evaluate.runner import NO_MEMORY, Code, Op, code_of
@@ -143,10 +143,11 @@ def reference_failed(failed: RunnerFailed, ending: Ending | None = None) -> str:
 
 def not_started(failed: RunnerFailed, ending: Ending) -> Unfit:
     """What a candidate's runner that failed before it was asked anything is: no fault of its."""
-    tail = ending.tail.strip().splitlines()
-    said = printable(tail[-1]) if tail else "it said nothing"
-    kind = Shortage if failed.lacked_memory(ending) else Unfit
-    return kind(f"the sandboxed runner did not start: {said}")
+    lines = ending.last_words.strip().splitlines() or ["it said nothing"]
+    if not failed.lacked_memory(ending):
+        return Unfit(f"the sandboxed runner did not start: {printable(lines[-1])}")
+    said = next((line for line in reversed(lines) if NO_MEMORY.search(line)), lines[-1])
+    return Crowded(f"the sandboxed runner did not start: {printable(said)}")
 
 
 def ran_short(error: BaseException, ending: Ending | None = None) -> bool:

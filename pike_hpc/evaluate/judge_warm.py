@@ -60,7 +60,7 @@ class Warm:
     def bench(self, task: Task) -> Bench:
         """The task's own, made where it is not kept. Raises TaskRefused.
 
-        On a GPU that is short of memory the others rest, the longest unused one first.
+        On a GPU that is short of memory the others of this judge rest, the longest unused first.
         """
         if task.digest not in self._benches:
             self._host.phase("reference")
@@ -77,7 +77,9 @@ class Warm:
         return self._benches[task.digest]
 
     def shed(self, task: Task) -> None:
-        """Give back what the device's memory holds no more, when the task's order is done."""
+        """Give back device memory that holds nothing any more, when the task's order is done."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
         bench = self._benches.get(task.digest)
         try:
             if bench is not None:

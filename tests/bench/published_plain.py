@@ -55,7 +55,7 @@ def norms_told(tell):
 
 @contextlib.contextmanager
 def kept_as_given(parameters):
-    """Inside, what torch.nn.init is asked to do to these, by id, is left undone."""
+    """Inside, what torch.nn.init is asked to do to these, a dict by id, is left undone."""
     names = ("constant_", "ones_", "zeros_", "normal_", "uniform_")
     shipped = {name: getattr(nn.init, name) for name in names}
 
@@ -116,9 +116,9 @@ def errors(others, truths):
 def give_like(norms):
     """What gives each BatchNorm that is made the numbers of the next one of its width.
 
-    Also the ids of the parameters that it gave them to.
+    Also the parameters that it gave them to, by id.
     """
-    waiting, given = defaultdict(list), set()
+    waiting, given = defaultdict(list), {}
     for norm in norms:
         waiting[norm.num_features].append(
             {name: tensor.detach().cpu().clone() for name, tensor in norm.state_dict().items()}
@@ -127,7 +127,7 @@ def give_like(norms):
     def give(norm):
         if waiting[norm.num_features]:
             norm.load_state_dict(waiting[norm.num_features].pop(0))
-            given.update(map(id, norm.parameters()))
+            given.update((id(parameter), parameter) for parameter in norm.parameters())
 
     return give, given
 

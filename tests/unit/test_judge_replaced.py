@@ -19,9 +19,15 @@ from pike_hpc.evaluate.built import NOTHING  # noqa: E402 - torch
 from pike_hpc.evaluate.crew import Crew, JudgeLost  # noqa: E402 - torch
 from pike_hpc.evaluate.gate import Gate  # noqa: E402 - torch
 from pike_hpc.evaluate.judge import Judge, serve  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_bench import NotAdmitted, Unfit  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_bench import (  # noqa: E402 - torch
+    Crowded,
+    NotAdmitted,
+    Shortage,
+    Unfit,
+)
 from pike_hpc.evaluate.judge_context import settle  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_host import Ending, Host  # noqa: E402 - torch
+from pike_hpc.evaluate.lane import Lane  # noqa: E402 - torch
 from pike_hpc.evaluate.wire import Channel  # noqa: E402 - torch
 from pike_hpc.records import EvalStatus, Isolation, Task, encode  # noqa: E402 - torch
 
@@ -68,6 +74,9 @@ class NothingKept:
     def forget(self, task):
         if not self._lets_go:
             raise RuntimeError(ASSERTED)
+
+    def rest(self):
+        pass
 
     def shed(self, task):
         if not self._sheds:
@@ -193,6 +202,13 @@ def test_what_can_not_be_let_go_of_costs_the_judge_and_not_the_verdict(crew_of, 
     assert len(cell.judges) == 2
 
 
+def test_an_admission_gives_back_what_it_took_too(crew_of):
+    kept = NothingKept(RuntimeError(ASSERTED), sheds=False)
+    crew, cell = crew_of(on(settle, kept))
+    assert ASSERTED in admit(crew)["reason"]
+    assert cell.judges[0].has_ended, "it could not"
+
+
 def test_one_that_dies_of_it_is_lost_and_replaced(crew_of):
     crew, cell = crew_of(on(kills), on(settle))
     with pytest.raises(JudgeLost, match="its last words"):
@@ -207,3 +223,35 @@ def test_the_lane_hears_that_a_task_is_refused_and_of_that_order_alone(crew_of):
     for refused in (True, False):
         assert evaluate(crew)["status"] == EvalStatus.JUDGE_ERROR
         assert crew.refused is refused
+
+
+class Neighbour:
+    """Another lane of the GPU, which is idle."""
+
+    def freeze(self):
+        pass
+
+    def thaw(self):
+        return True
+
+    def evict(self):
+        pass
+
+    def give_way(self):
+        pass
+
+
+@pytest.mark.parametrize(("error", "settles"), [(Shortage("room"), True), (Crowded("full"), False)])
+def test_a_task_has_a_home_where_it_wants_room_and_not_where_a_runner_could_not_start(
+    crew_of, error, settles
+):
+    crew, _ = crew_of(on(settle, NothingKept(error, Unfit("alone it is judged"))))
+    gate = crew._gate
+    gate.join(Neighbour())
+    lane = object.__new__(Lane)
+    lane._crew, lane._gate, lane._builder, lane._like = crew, gate, None, None
+    lane._once, lane._isolation = threading.Lock(), Isolation(level="L0", engine="none")
+    request = asked("class ModelNew:\n    pass\n")
+    result = lane.evaluate(request)
+    assert result.message == "alone it is judged"
+    assert (gate.home(request.task.digest) is crew) is settles

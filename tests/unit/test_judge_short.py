@@ -8,8 +8,13 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate import judge_bench  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402
-from pike_hpc.evaluate.judge_bench import Bench, Shortage, Unfit  # noqa: E402
-from pike_hpc.evaluate.judge_failures import explain, not_started, ran_short  # noqa: E402
+from pike_hpc.evaluate.judge_bench import Bench, Crowded, Shortage, Unfit  # noqa: E402
+from pike_hpc.evaluate.judge_failures import (  # noqa: E402
+    cannot_share,
+    explain,
+    not_started,
+    ran_short,
+)
 from pike_hpc.evaluate.judge_host import Ending  # noqa: E402
 from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402
 from pike_hpc.evaluate.judge_memory import Place  # noqa: E402
@@ -24,6 +29,7 @@ from pike_hpc.records import EvalRequest, EvalStatus, Task  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
+CPU, SECRETS = torch.device("cpu"), Secrets(bytes(32))
 GIB = 1 << 30
 TOTAL, REFERENCE = 80 * GIB, 10 * GIB
 TASK = Task(
@@ -69,16 +75,17 @@ class Candidate:
         return Ending(status=None, tail="its log")
 
 
-def judged(candidate, *errors, reference=REFERENCE):
+def judged(candidate, *errors, reference=REFERENCE, tail=""):
     """The result, and the judge, where judging on weights of one kind and the other raises.
 
-    `reference`: what its runner holds by then; 0: it was ended.
+    `reference`: what its runner holds by then; 0: it was ended. `tail`: of its log.
     """
-    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+    bench = Bench(TASK, None, CPU, Place.HOST, SECRETS)
     bench._device = torch.device("cuda")
     bench._footprint = REFERENCE
-    bench._runner = object() if reference else None
-    bench._free_bytes = lambda: TOTAL - reference - candidate.held
+    gpu = SimpleNamespace(held=reference)
+    bench._runner = Caller(gpu, 0, tail=tail) if reference else None
+    bench._free_bytes = lambda: TOTAL - gpu.held - candidate.held
     bench.start = lambda: None
     forgotten = []
     judge = object.__new__(Judge)
@@ -86,7 +93,7 @@ def judged(candidate, *errors, reference=REFERENCE):
     judge._warm = SimpleNamespace(
         spares=SimpleNamespace(take=lambda role: candidate),
         bench=lambda task: bench,
-        forget=forgotten.append,
+        forget=lambda task: forgotten.append(task) or bench.close(),
         moves_to_host=lambda failed: False,
         shed=lambda task: None,
     )
@@ -133,6 +140,32 @@ def test_nor_where_its_share_of_the_gpu_is_left(error):
     assert judge.short
 
 
+@pytest.mark.parametrize(
+    ("tail", "status"),
+    [
+        ("terminate called: CUDA error: out of memory", EvalStatus.OUT_OF_MEMORY),
+        ("Segmentation fault", EvalStatus.JUDGE_ERROR),
+    ],
+)
+def test_a_reference_that_ends_for_want_of_it_is_as_one_that_says_so(tail, status):
+    failed = RunnerFailed(1, "gone", Op.CALL)
+    outcome, judge, _ = judged(Candidate(69 * GIB), failed, tail=tail)
+    assert outcome.status is status
+    assert not judge.short
+    outcome, judge, _ = judged(Candidate(0), failed, tail=tail)
+    assert outcome.status is EvalStatus.JUDGE_ERROR
+    assert judge.short is (status is EvalStatus.OUT_OF_MEMORY), "then it is tried alone"
+
+
+def test_a_runner_that_found_no_memory_to_start_in_is_the_neighbours_doing():
+    outcome, judge, forgotten = judged(Candidate(69 * GIB), Crowded("no memory to start in"))
+    assert outcome.status is EvalStatus.JUDGE_ERROR
+    assert (judge.short, judge.crowded) == (True, True)
+    assert not forgotten
+    _, judge, _ = judged(Candidate(0), Shortage("no room"))
+    assert (judge.short, judge.crowded) == (True, False)
+
+
 def test_what_a_reference_held_that_was_ended_was_not_there_for_it():
     outcome, _, _ = judged(Candidate(69 * GIB), Shortage("no room"), reference=0)
     assert outcome.status is EvalStatus.OUT_OF_MEMORY
@@ -154,7 +187,7 @@ def test_a_candidate_that_holds_it_while_weights_by_seed_are_made_ready_is_told_
 def test_the_reference_takes_no_less_when_its_weights_come_from_a_seed(monkeypatch):
     """Its runner holds the other model already, of whose memory the new one is made."""
     truth = SimpleNamespace(large=False, forget_inputs=lambda: None)
-    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+    bench = Bench(TASK, None, CPU, Place.HOST, SECRETS)
     bench.truth = lambda by: (truth, None)
     bench.shared = lambda by: None
     bench._reference = lambda by, shared: setattr(bench, "_runner_has", by)
@@ -170,34 +203,123 @@ def test_the_reference_takes_no_less_when_its_weights_come_from_a_seed(monkeypat
     assert bench._footprint == 6 * GIB, "a new runner is measured anew"
 
 
-class Reference:
-    """A runner whose GPU shows how much is free as it answers and gives back."""
+class Caller:
+    """A reference's runner: what its calls take of the GPU, it holds until it gives it back."""
 
-    def __init__(self, gpu):
-        self._gpu = gpu
+    number = 1
 
-    def do(self, op):
-        assert op is Op.SHED
-        self._gpu.free += 8 * GIB
+    def __init__(self, gpu, takes, *, fails=None, tail=""):
+        self._gpu, self._takes, self._fails, self._tail = gpu, takes, fails, tail
+        self.asked = []
+
+    def attach(self, shared, candidate):
+        if self._fails is not None:
+            raise self._fails
+
+    def allow(self, seconds):
+        self.allowed_s = seconds
+
+    def space(self):
+        return torch.zeros(0, dtype=torch.uint8)
+
+    def staged(self, packed):
+        return packed
+
+    def window(self, op, packed, raw, *, goes_on=False):
+        self.asked.append(op)
+        self._hold(self._takes)
+
+    def do(self, op, **given):
+        self.asked.append(op)
+        if op is Op.SHED:
+            self._hold(0)
 
     def end(self):
-        return Ending(status=None, tail="")
+        self._hold(0)
+        return Ending(status=1, tail=self._tail)
+
+    def _hold(self, much):
+        self._gpu.held = much
 
 
-def test_what_a_reference_gave_back_is_no_room_for_a_candidate():
-    gpu = SimpleNamespace(free=12 * GIB)
-    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+def bench_with(caller, gpu, monkeypatch, *, cost_s):
+    """A bench on a GPU whose exams cost so much to prepare, with this reference."""
+    weights = SimpleNamespace(constructor_seed=1)
+    frame = SimpleNamespace(output_slots=())
+    truth = SimpleNamespace(large=False, forget_inputs=lambda: None, weights=weights, frame=frame)
+    exam = SimpleNamespace(cost_s=cost_s, inputs=(torch.zeros(1, dtype=torch.uint8),))
+    bench = Bench(TASK, SimpleNamespace(take=lambda role: caller), CPU, Place.HOST, SECRETS)
     bench._device = torch.device("cuda")
-    bench._footprint = REFERENCE
-    bench._free_bytes = lambda: gpu.free
-    bench._runner, bench._runner_has = Reference(gpu), WeightsBy.STATE
-    bench.demand_room()
-    gpu.free = 9 * GIB
-    bench.shed()
+    bench.truth = lambda by: (truth, None)
+    bench.shared = lambda by: None
+    bench._free_bytes = lambda: gpu.free - gpu.held
+    monkeypatch.setattr(judge_bench, "set_paper", lambda *_: None)
+
+    def answer(paper, truth, runner):
+        runner.window(Op.CALL, None, None)
+        return exam
+
+    monkeypatch.setattr(judge_bench, "answer", answer)
+    return bench
+
+
+@pytest.mark.parametrize("cost_s", [0.0, 9.0], ids=["fresh exams", "one exam"])
+def test_a_reference_has_its_memory_again_before_room_is_demanded(monkeypatch, cost_s):
+    gpu = SimpleNamespace(free=25 * GIB, held=0)
+    caller = Caller(gpu, REFERENCE)
+    bench = bench_with(caller, gpu, monkeypatch, cost_s=cost_s)
+    for _ in range(5):
+        bench.exam(WeightsBy.STATE, None)
+        bench.reference(WeightsBy.STATE, None)
+        assert gpu.held == REFERENCE
+        bench.demand_room()
+        bench.shed()
+        assert caller.allowed_s < 60, "a verdict waits for it"
+        assert gpu.held == 0
+    gpu.free = 19 * GIB
+    bench.exam(WeightsBy.STATE, None)
+    bench.reference(WeightsBy.STATE, None)
     with pytest.raises(Shortage, match=r"10\.0 GiB, and 9\.0 GiB are left"):
         bench.demand_room()
-    bench.rest()
-    bench.demand_room()  # a new one will be measured as it answers
+
+
+def test_what_a_reference_gives_back_it_gives_back_once(monkeypatch):
+    gpu = SimpleNamespace(free=25 * GIB, held=0)
+    caller = Caller(gpu, REFERENCE)
+    bench = bench_with(caller, gpu, monkeypatch, cost_s=9.0)
+    bench.shed()
+    assert caller.asked == [], "it is not there"
+    bench.exam(WeightsBy.STATE, None)
+    bench.shed()
+    bench.shed()
+    assert caller.asked.count(Op.SHED) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory", Crowded),
+        ("pike_runner.cuda_driver.DeviceMemoryError: x: CUDA_ERROR_OUT_OF_MEMORY", Crowded),
+        ("pike_runner.cuda_driver.DeviceMemoryError: x: CUDA_ERROR_NOT_PERMITTED", RunnerFailed),
+        ("ImportError: no module named torch", RunnerFailed),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True], ids=["at first", "the exam is known"])
+def test_a_reference_that_does_not_start(monkeypatch, said, raised, again):
+    """One that can't map the judge's buffers is no want of memory: they move to the host then."""
+    gpu = SimpleNamespace(free=25 * GIB, held=0)
+    fails = Caller(gpu, REFERENCE, fails=RunnerFailed(1, "gone", None), tail=said)
+    bench = bench_with(fails, gpu, monkeypatch, cost_s=9.0)
+    if again:
+        bench._runners = SimpleNamespace(take=lambda role: Caller(gpu, REFERENCE))
+        bench.exam(WeightsBy.STATE, None)
+        bench._end_reference()
+        bench._runners = SimpleNamespace(take=lambda role: fails)
+    with pytest.raises(raised) as found:
+        bench.reference(WeightsBy.STATE, None)
+    if raised is RunnerFailed:
+        assert cannot_share(found.value)
+        assert bench.close() == Ending(status=1, tail=said)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +339,10 @@ def test_a_reference_that_ended_for_want_of_memory_is_known_by_its_last_words(ki
 
 def test_so_is_a_candidate_that_could_not_start_for_want_of_it():
     failed = RunnerFailed(2, "gone", None)
-    assert ran_short(not_started(failed, Ending(status=1, tail="a\nCUDA error: out of memory\n")))
+    said = "a\nCUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`\n"
+    crowded = not_started(failed, Ending(status=1, tail=said))
+    assert isinstance(crowded, Crowded)
+    assert str(crowded).endswith(": CUDA error: out of memory")
     other = not_started(failed, Ending(status=1, tail="a\nno torch\n"))
     assert not ran_short(other)
     assert str(other) == "the sandboxed runner did not start: no torch"
@@ -225,7 +350,7 @@ def test_so_is_a_candidate_that_could_not_start_for_want_of_it():
 
 
 def test_on_a_cpu_nobody_asks_what_a_candidate_holds():
-    bench = Bench(TASK, None, torch.device("cpu"), Place.HOST, Secrets(bytes(32)))
+    bench = Bench(TASK, None, CPU, Place.HOST, SECRETS)
     assert bench.overdrawn(Candidate(69 * GIB)) == ""
 
 

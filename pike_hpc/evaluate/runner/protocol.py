@@ -141,12 +141,13 @@ class phase:  # noqa: N801 - reads as the statement it is
 
 
 NO_MEMORY = re.compile(
-    r"out[ _]of[ _]memory|MemoryError|bad_alloc|can(no|')t allocate memory|DefaultCPUAllocator"
-    r"|ALLOC(ATION)?_FAILED|MemoryAllocation",
+    r"out[ _]of[ _]memory|(?<!Device)MemoryError|bad_alloc|can(no|')t allocate memory"
+    r"|DefaultCPUAllocator|ALLOC(ATION)?_FAILED|MemoryAllocation",
     re.IGNORECASE,
 )
 """How host, CUDA, Triton, cuBLAS and cuDNN say it, also where torch's allocator was not asked:
-kernels that are loaded late, handles and workspaces take their memory themselves."""
+kernels that are loaded late, handles and workspaces take their memory themselves. Not a
+DeviceMemoryError, which names what the driver said: a runner may not be able to map buffers."""
 
 
 def code_of(error: BaseException) -> Code:
