@@ -7,6 +7,7 @@ text and never parses a candidate's bytes. Between orders it is asleep.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 import os
@@ -17,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -58,6 +59,8 @@ from pike_hpc.records import (
     encode,
 )
 from pike_hpc.sandbox import protect_memory
+
+T = TypeVar("T")
 
 SEARCH_BUDGET_S, RETIME_BUDGET_S = {"cpu": 2.0, "cuda": 0.7}, 4.0
 """Seconds of timing. What is timed again is few, and enters tables. All other lanes of a GPU are
@@ -179,24 +182,21 @@ class Judge:
         return self._clean
 
     def _forget(self, task: Task) -> Ending | None:
-        """Keep nothing of a task that something went wrong with; how its reference ended.
+        """Keep nothing of a task that something went wrong with; how its reference ended."""
+        return self._unless_ended(lambda: self._warm.forget(task))
 
-        In a context that has ended that may fail, too: the verdict is known all the same.
-        """
+    def _shed(self, task: Task) -> None:
+        """Give back memory that nobody needs now."""
+        self._unless_ended(lambda: self._warm.shed(task))
+
+    def _unless_ended(self, let_go: Callable[[], T]) -> T | None:
+        """What may fail in a context that has ended: the verdict is known all the same."""
         try:
-            return self._warm.forget(task)
+            return let_go()
         except Exception:
             traceback.print_exc()
             self._clean = False
             return None
-
-    def _shed(self, task: Task) -> None:
-        """Give back what nobody needs now; a context that has ended can't do that either."""
-        try:
-            self._warm.shed(task)
-        except Exception:
-            traceback.print_exc()
-            self._clean = False
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
@@ -207,16 +207,16 @@ class Judge:
             try:
                 self._judge_either_way(request, built, bench, link, outcome)
             except Exception as error:
-                short = ran_short(error, bench.ended(error)) and not isinstance(error, Crowded)
-                if not short or not (said := bench.overdrawn(link)):
+                ending = self._unless_ended(functools.partial(bench.ended, error))
+                if not ran_short(error, ending) or not (said := bench.overdrawn(link)):
                     raise
                 traceback.print_exc()
                 self._forget(request.task)
                 outcome.status = EvalStatus.OUT_OF_MEMORY
                 outcome.message = f"left no room to judge it in: {said}"
         finally:
-            ending: Ending = link.end()
-        return ending.tail
+            candidate: Ending = link.end()
+        return candidate.tail
 
     def _judge_either_way(
         self,

@@ -10,7 +10,7 @@ import torch
 
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
 from pike_hpc.evaluate.judge_cores import spin_cpus
-from pike_hpc.evaluate.judge_exam import Exam, answer, call, set_paper
+from pike_hpc.evaluate.judge_exam import SEEDS, Exam, answer, call, set_paper
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
@@ -71,9 +71,9 @@ class Bench:
         self._failed: Ending | None = None
         """How the last reference's runner ended, where it failed."""
         self._runner_has: WeightsBy | None = None
-        self._lean = True
-        """Whether the reference holds less than its calls take: it has not been called since it
-        was loaded, or gave memory back since."""
+        self._lean = SEEDS
+        """Calls until the reference holds all memory that calls take. It keeps some answers: those
+        it lacks when it was loaded, and has still when it gave memory back."""
         self._footprint = 0
         self._place = place
         self._work: dict[WeightsBy, Work | None] = {}
@@ -150,8 +150,8 @@ class Bench:
         except RunnerFailed as failed:
             self._raise_shortage(failed, before)
             raise
-        self._lean = False
-        if fresh:
+        self._lean = 0
+        if fresh and by is WeightsBy.STATE:  # a candidate may hold more by the other weights' exam
             # Loaded anew it mostly takes what it had: that alone is not what it takes in all.
             self._footprint = max(kept, before - self._free_bytes())
         return self._exams[by]
@@ -166,12 +166,12 @@ class Bench:
         before = self._free_bytes()
         try:
             runner = self._reference(by, self.shared(by))
-            if self._lean:
-                call(runner, self.truth(by)[0], self._exams[by].inputs[0])
+            for packed in self._exams[by].inputs[: self._lean]:
+                call(runner, self.truth(by)[0], packed)
         except RunnerFailed as failed:
             self._raise_shortage(failed, before)
             raise
-        self._lean = False
+        self._lean = 0
         return runner
 
     def demand_room(self) -> None:
@@ -238,7 +238,7 @@ class Bench:
         if self._device.type == "cuda" and self._runner is not None and not self._lean:
             self._runner.allow(SHED_S)
             self._runner.do(Op.SHED)
-            self._lean = True
+            self._lean = 1
 
     def release(self) -> None:
         """Let go of models on the device; what was found out stays."""
@@ -248,7 +248,7 @@ class Bench:
 
     def _end_reference(self) -> Ending | None:
         ending = None if self._runner is None else self._runner.end()
-        self._runner, self._runner_has, self._lean = None, None, True
+        self._runner, self._runner_has, self._lean = None, None, SEEDS
         return ending
 
     def _raise_shortage(self, failed: RunnerFailed, free_bytes: int) -> None:
@@ -278,7 +278,7 @@ class Bench:
             truth, _ = self.truth(by)
             source = Source.SEED if by is WeightsBy.SEED else Source.STATE
             runner.do(Op.LOAD, source=source, seed=truth.weights.constructor_seed)
-            self._runner_has, self._lean = by, True
+            self._runner_has, self._lean = by, SEEDS
         return runner
 
     def _free_bytes(self) -> int:

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from pike_hpc.evaluate import judge_bench  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402
 from pike_hpc.evaluate.judge_bench import Bench, Crowded, Shortage, Unfit  # noqa: E402
+from pike_hpc.evaluate.judge_exam import SEEDS  # noqa: E402
 from pike_hpc.evaluate.judge_failures import (  # noqa: E402
     cannot_share,
     explain,
@@ -158,10 +159,13 @@ def test_a_reference_that_ends_for_want_of_it_is_as_one_that_says_so(tail, statu
 
 
 def test_a_runner_that_found_no_memory_to_start_in_is_the_neighbours_doing():
-    outcome, judge, forgotten = judged(Candidate(69 * GIB), Crowded("no memory to start in"))
+    crowded = Crowded("no memory to start in")
+    outcome, judge, forgotten = judged(Candidate(69 * GIB, attached=False), crowded)
     assert outcome.status is EvalStatus.JUDGE_ERROR
     assert (judge.short, judge.crowded) == (True, True)
     assert not forgotten
+    outcome, _, _ = judged(Candidate(69 * GIB), NeedSeed(None), crowded, reference=0)
+    assert outcome.status is EvalStatus.OUT_OF_MEMORY, "unless the candidate has it all"
     _, judge, _ = judged(Candidate(0), Shortage("no room"))
     assert (judge.short, judge.crowded) == (True, False)
 
@@ -193,11 +197,11 @@ def test_the_reference_takes_no_less_when_its_weights_come_from_a_seed(monkeypat
     bench._reference = lambda by, shared: setattr(bench, "_runner_has", by)
     monkeypatch.setattr(judge_bench, "set_paper", lambda *_: None)
     monkeypatch.setattr(judge_bench, "answer", lambda *_: SimpleNamespace(cost_s=0.0))
-    looks = iter([80 * GIB, 70 * GIB, 70 * GIB, 69 * GIB, 80 * GIB, 74 * GIB])
+    looks = iter([80 * GIB, 70 * GIB, 70 * GIB, 80 * GIB, 74 * GIB])
     bench._free_bytes = lambda: next(looks)
-    for by, took in ((WeightsBy.STATE, 10), (WeightsBy.SEED, 10)):
+    for by in WeightsBy:
         bench.exam(by, None)
-        assert bench._footprint == took * GIB
+        assert bench._footprint == 10 * GIB
     bench._end_reference()
     bench.exam(WeightsBy.STATE, None)
     assert bench._footprint == 6 * GIB, "a new runner is measured anew"
@@ -247,7 +251,7 @@ def bench_with(caller, gpu, monkeypatch, *, cost_s):
     weights = SimpleNamespace(constructor_seed=1)
     frame = SimpleNamespace(output_slots=())
     truth = SimpleNamespace(large=False, forget_inputs=lambda: None, weights=weights, frame=frame)
-    exam = SimpleNamespace(cost_s=cost_s, inputs=(torch.zeros(1, dtype=torch.uint8),))
+    exam = SimpleNamespace(cost_s=cost_s, inputs=(torch.zeros(1, dtype=torch.uint8),) * SEEDS)
     bench = Bench(TASK, SimpleNamespace(take=lambda role: caller), CPU, Place.HOST, SECRETS)
     bench._device = torch.device("cuda")
     bench.truth = lambda by: (truth, None)
@@ -281,6 +285,21 @@ def test_a_reference_has_its_memory_again_before_room_is_demanded(monkeypatch, c
     bench.reference(WeightsBy.STATE, None)
     with pytest.raises(Shortage, match=r"10\.0 GiB, and 9\.0 GiB are left"):
         bench.demand_room()
+
+
+def test_a_reference_that_was_loaded_anew_is_called_as_often_as_in_an_exam(monkeypatch):
+    """Or it keeps fewer answers than it will."""
+    gpu = SimpleNamespace(free=25 * GIB, held=0)
+    caller = Caller(gpu, REFERENCE)
+    bench = bench_with(caller, gpu, monkeypatch, cost_s=9.0)
+    bench.exam(WeightsBy.STATE, None)
+    bench._end_reference()
+    for calls in (SEEDS, 0, 1):
+        caller.asked.clear()
+        bench.reference(WeightsBy.STATE, None)
+        assert caller.asked.count(Op.CALL) == calls
+        if not calls:
+            bench.shed()
 
 
 def test_what_a_reference_gives_back_it_gives_back_once(monkeypatch):
