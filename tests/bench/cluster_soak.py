@@ -303,6 +303,7 @@ def leave_alone(rehearsal):
             ending = f"the run is {found['state']} after {END_S:.0f} s left alone"
             raise SystemExit("\n".join([ending, *found["notes"], *said]))
         resumed += go_on(rehearsal, found)
+        rehearsal.slurm.free_kept_gpus()
         time.sleep(2)
     return resumed
 

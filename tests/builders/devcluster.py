@@ -168,26 +168,33 @@ class Slurm(Rig):
             self.administer("umount", "--lazy", str(place))
 
     def all_idle(self) -> None:
-        """Wait until nothing runs, and have every GPU free.
-
-        Slurm 22.05 keeps the GPUs of a job that ends in the moment its controller comes back,
-        though nodes are idle; another start of the controller gives them back.
-        """
+        """Wait until nothing runs, and have every GPU free."""
         self._await_idle()
-        if self._gpus_kept():
-            with self.outage("slurmctld"):
-                pass
+        if self.free_kept_gpus():
             self._await_idle()
             assert self._gpus_kept() == []
+
+    def free_kept_gpus(self) -> bool:
+        """Whether idle nodes had GPUs in use; they are free then.
+
+        Slurm 22.05 keeps the GPUs of a job that ends in the moment its controller comes back;
+        another start of the controller gives them back.
+        """
+        if not self._gpus_kept():
+            return False
+        with self.outage("slurmctld"):
+            pass
+        return True
 
     def _await_idle(self) -> None:
         await_that(lambda: self.administer("sinfo", "-h", "-o", "%D %t", "-p", "gpu,cpu"), "4 idle")
 
     def _gpus_kept(self) -> list[str]:
-        """What nodes say of GPUs in use, where some are."""
-        said = self.administer("scontrol", "--detail", "show", "node").split()
-        used = [word for word in said if word.startswith("GresUsed=")]
-        assert used, "scontrol tells no GPUs in use"
+        """What idle nodes say of GPUs in use, where some are."""
+        said = self.administer("scontrol", "--detail", "--oneliner", "show", "node").splitlines()
+        assert "GresUsed=" in "".join(said), "scontrol tells no GPUs in use"
+        idle = [word for node in said if " State=IDLE " in node for word in node.split()]
+        used = [word for word in idle if word.startswith("GresUsed=")]
         return [word for word in used if not word.partition("(")[0].endswith(":0")]
 
     def impatient(self) -> str:
