@@ -2,7 +2,7 @@
 
 Claiming ahead lets compilers work while judges do, and leaves a choice among tasks that judges
 have warm. But what one worker holds no other can take: only where plenty waits. Knows nothing of
-mailboxes, judges or clocks.
+mailboxes or clocks.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ AHEAD = 2
 
 PATIENCE = 4
 """Times, for each seat, that a claim is passed over for others whose task is warm."""
+
+DEAR_S = 5.0
+"""A first call that took longer compiled something, and more than setting a task up anew takes:
+another judge finds what was compiled, this one may not (docs/adr/0020)."""
 
 
 class Preparer(Protocol):
@@ -84,18 +88,25 @@ class Backlog:
         """What is ready now, and where it goes; it leaves the backlog.
 
         First what a free seat has warm; then what none has; last what a busy one has, which may
-        be free again soon.
+        be free again soon, and what each free one would have to compile a second time.
         """
+        seats = (*free, *busy)
         here = {task for seat in free for task in seat.warm}
         there = {task for seat in busy for task in seat.warm}
 
         def rank(one: _Waiting) -> int:
             if one.passed >= PATIENCE * self._seats:
                 return 0
+            if all(_compiles_again(one, seat, seats) for seat in free):
+                return 3
             return 1 if one.task in here else 3 if one.task in there else 2
 
         chosen = sorted(self._ready(), key=rank)[: len(free)]
-        places = assign([one.task for one in chosen], [seat.warm for seat in free])
+        places = assign(
+            [one.task for one in chosen],
+            [seat.warm for seat in free],
+            [[_compiles_again(one, seat, seats) for seat in free] for one in chosen],
+        )
         self._claims = [one for one in self._claims if one not in chosen]
         for one in self._claims:
             one.passed += len(chosen)
@@ -110,3 +121,10 @@ class Backlog:
         if self._preparer is None:
             return list(self._claims)
         return [one for one in self._claims if self._preparer.is_ready(one.claim.request)]
+
+
+def _compiles_again(one: _Waiting, seat: Seat, seats: Sequence[Seat]) -> bool:
+    """Whether this seat would do once more what took it, or another of them, long."""
+    program = one.claim.request.candidate.id
+    dear = any(of.first_calls.get(program, 0.0) > DEAR_S for of in seats)
+    return dear and program in seat.first_calls

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pike_hpc.mailbox import Claim
 from pike_hpc.worker.judge import Judge
@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 _WARM_TASKS = 4
 """As many as a judge keeps warm (WARM_TASKS of evaluate.judge_warm)."""
 
+_REMEMBERED = 1000
+"""Programs of each judge; those judged longest ago are forgotten."""
+
 
 class Seat:
     """One judge and what it has in hand."""
@@ -31,6 +34,7 @@ class Seat:
         self._thread = JudgeThread(judge, ring)
         self._failing = Backoff(0.5, 30.0, rng)
         self._warm: deque[str] = deque(maxlen=_WARM_TASKS)
+        self._first_calls: dict[str, float] = {}
         self.claim: Claim | None = None
         self.began_at = 0.0
         self.rests_until = float("-inf")
@@ -41,6 +45,11 @@ class Seat:
     def warm(self) -> tuple[str, ...]:
         """Digests of the tasks judged last, the latest at the end."""
         return tuple(self._warm)
+
+    @property
+    def first_calls(self) -> Mapping[str, float]:
+        """By id of each program judged here, the seconds that its first call took."""
+        return self._first_calls
 
     @property
     def phase(self) -> str:
@@ -71,6 +80,12 @@ class Seat:
 
     def settle(self, judged: Judged, now: float) -> None:
         """The outcome is delivered. After a failure of the judge itself it rests for a while."""
+        if self.claim is not None:
+            program = self.claim.request.candidate.id
+            self._first_calls.pop(program, None)
+            self._first_calls[program] = judged.result.one_off.first_call_s
+            if len(self._first_calls) > _REMEMBERED:
+                del self._first_calls[next(iter(self._first_calls))]
         self.claim = None
         self._count += 1
         if judged.judge_failed:
@@ -86,28 +101,34 @@ class Seat:
             self._thread.close(patience_s)
 
 
-def assign(tasks: Sequence[str], warm: Sequence[Sequence[str]]) -> tuple[int, ...]:
+def assign(
+    tasks: Sequence[str], warm: Sequence[Sequence[str]], avoided: Sequence[Sequence[bool]]
+) -> tuple[int, ...]:
     """Which free seat gets each request: one index of `warm` a task, no index twice.
 
     Args:
         tasks: digest of each request's task; at most as many as seats.
         warm: of each free seat the tasks it has warm, the latest at the end.
+        avoided: of each request, for each free seat, whether another should rather have it.
 
     A seat with the task warm is preferred, the more recent the better; what is left goes to
-    seats with nothing warm first, so that warm ones keep for their own.
+    seats with nothing warm first, so that warm ones keep for their own. One that is avoided comes
+    after all others.
     """
     free = list(range(len(warm)))
     chosen: dict[int, int] = {}
     for number, task in enumerate(tasks):
-        knowing = [seat for seat in free if task in warm[seat]]
+        knowing = [seat for seat in free if task in warm[seat] and not avoided[number][seat]]
         if knowing:
             seat = max(knowing, key=lambda s: (list(warm[s]).index(task) - len(warm[s]), -s))
             chosen[number] = seat
             free.remove(seat)
-    free.sort(key=lambda s: (len(warm[s]), s))
-    for number in range(len(tasks)):
-        if number not in chosen:
-            chosen[number] = free.pop(0)
+    # Who avoids the most chooses first: others can do with what that leaves.
+    rest = [number for number in range(len(tasks)) if number not in chosen]
+    for number in sorted(rest, key=lambda n: -sum(avoided[n])):
+        seat = min(free, key=lambda s: (avoided[number][s], len(warm[s]), s))
+        chosen[number] = seat
+        free.remove(seat)
     return tuple(chosen[number] for number in range(len(tasks)))
 
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pike_hpc.mailbox import Claim
-from pike_hpc.records import EvalRequest, Task
-from pike_hpc.worker.backlog import AHEAD, PATIENCE, PLENTY, Backlog
+from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, OneOff, Task
+from pike_hpc.worker.backlog import AHEAD, DEAR_S, PATIENCE, PLENTY, Backlog
+from pike_hpc.worker.judge_thread import Judged
 from pike_hpc.worker.seats import Seat
 
 
@@ -26,12 +27,12 @@ class Workshop:
 
 
 class Idle:
-    """A judge that nobody asks."""
+    """A judge whose verdicts nobody reads."""
 
     device_kind = "gpu"
 
     def evaluate(self, request, on_phase):
-        raise AssertionError
+        return EvalResult(key=request.key, status=EvalStatus.TIMEOUT)
 
     def close(self):
         pass
@@ -121,6 +122,54 @@ def test_nothing_waits_for_ever_while_others_are_warm(seats):
         assert sources(backlog.hand_out([free], [busy])) == ["warm"]
     backlog.add([claim("warm", "w")])
     assert sources(backlog.hand_out([free], [busy])) == ["patient"]
+
+
+def judged(seat, source, task, first_call_s):
+    """As if it had: the task is warm and the program's first call took so long."""
+    one = claim(source, task)
+    seat.start(one, 0.0)
+    once = OneOff(first_call_s=first_call_s)
+    said = EvalResult(key=one.request.key, status=EvalStatus.TIMEOUT, one_off=once)
+    seat.settle(Judged(said, False), 0.0)
+
+
+def where(handed, seats):
+    return [(claim.request.candidate_source, seats.index(seat)) for claim, seat in handed]
+
+
+@pytest.mark.parametrize(("first_call_s", "place"), [(DEAR_S + 1, 1), (DEAR_S - 1, 0)])
+def test_what_one_seat_compiled_for_long_goes_to_another(seats, first_call_s, place):
+    judged(seats[0], "again", "t", first_call_s)
+    backlog = Backlog(None, 2)
+    backlog.add([claim("again", "t")])
+    assert where(backlog.hand_out(seats, []), seats) == [("again", place)]
+
+
+def test_a_seat_that_found_what_another_compiled_may_not_have_it_twice_either(seats):
+    judged(seats[0], "again", "t", DEAR_S + 1)
+    judged(seats[1], "again", "t", 1.0)
+    backlog = Backlog(None, 2)
+    backlog.add([claim("again", "t"), claim("other", "t")])
+    free, busy = seats[1], seats[0]
+    order = [sources(backlog.hand_out([free], [busy])) for _ in range(2)]
+    assert order == [["other"], ["again"]], "last, and not never"
+
+
+def test_who_must_be_elsewhere_chooses_before_those_who_may_be_anywhere(seats):
+    judged(seats[1], "again", "t", DEAR_S + 1)
+    backlog = Backlog(None, 2)
+    backlog.add([claim("anywhere", "n"), claim("again", "t")])
+    handed = where(backlog.hand_out(seats, []), seats)
+    assert sorted(handed) == [("again", 0), ("anywhere", 1)]
+
+
+def test_what_was_compiled_is_remembered_of_a_thousand_programs(seats):
+    seat = seats[0]
+    for number in range(1001):
+        judged(seat, str(number), "t", DEAR_S + 1)
+    assert len(seat.first_calls) == 1000
+    assert claim("0", "t").request.candidate.id not in seat.first_calls
+    assert claim("1000", "t").request.candidate.id in seat.first_calls
 
 
 def test_what_is_given_up_is_all_that_waits():

@@ -39,7 +39,20 @@ def request(task: int, number: int = 0) -> EvalRequest:
     ],
 )
 def test_a_request_goes_to_the_lane_that_knows_its_task(tasks, warm, places):
-    assert assign(tasks, warm) == places
+    assert assign(tasks, warm, [[False] * len(warm)] * len(tasks)) == places
+
+
+@pytest.mark.parametrize(
+    ("tasks", "warm", "avoided", "places"),
+    [
+        (["a"], [["a"], []], [[True, False]], (1,)),
+        (["a"], [["a"], ["b"]], [[True, True]], (0,)),
+        (["a"], [["a"], ["a"]], [[True, False]], (1,)),
+        (["x", "a"], [[], ["a"]], [[False, False], [False, True]], (1, 0)),
+    ],
+)
+def test_a_lane_that_is_avoided_comes_after_all_others(tasks, warm, avoided, places):
+    assert assign(tasks, warm, avoided) == places
 
 
 @given(st.data())
@@ -47,7 +60,9 @@ def test_no_lane_gets_two(data):
     names = st.sampled_from("abcd")
     warm = data.draw(st.lists(st.lists(names, max_size=2, unique=True), min_size=1, max_size=6))
     tasks = data.draw(st.lists(names, max_size=len(warm)))
-    places = assign(tasks, warm)
+    rows = st.lists(st.booleans(), min_size=len(warm), max_size=len(warm))
+    avoided = data.draw(st.lists(rows, min_size=len(tasks), max_size=len(tasks)))
+    places = assign(tasks, warm, avoided)
     assert len(set(places)) == len(tasks)
     assert set(places) <= set(range(len(warm)))
 
