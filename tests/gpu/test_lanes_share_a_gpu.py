@@ -125,24 +125,22 @@ def get_init_inputs():
 """
 
 
-def runners_hold_mb(device) -> list[int]:
-    """What each process holds of the GPU that is neither this one nor a judge."""
+def lanes_hold_mb(device) -> list[int]:
+    """What each process holds of the GPU that is not this one."""
     asked = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     done = subprocess.run(
         ["nvidia-smi", f"--id={device.gpus[0]}", *asked], capture_output=True, text=True, check=True
     )
     held = []
     for pid, mb in (line.split(", ") for line in done.stdout.splitlines()):
-        command = Path("/proc", pid, "cmdline")
-        if not mb.isdecimal() or not command.exists():
+        if not mb.isdecimal() or not Path("/proc", pid).exists():
             pytest.skip(f"the driver doesn't say who holds what: {done.stdout.strip()!r}")
-        if int(pid) != os.getpid() and b"pike_hpc.evaluate.judge" not in command.read_bytes():
+        if int(pid) != os.getpid():
             held.append(int(mb))
     return held
 
 
-def test_between_orders_a_reference_holds_nothing_that_its_calls_took(device, lanes):
-    """The judge may: an allocator gives back whole blocks, and small tensors lie in one of them."""
+def test_between_orders_nobody_holds_what_calls_took(device, lanes):
     first, _ = lanes
     result = first.evaluate(
         EvalRequest(
@@ -154,6 +152,6 @@ def test_between_orders_a_reference_holds_nothing_that_its_calls_took(device, la
         )
     )
     assert result.status is EvalStatus.PASSED, result
-    held = runners_hold_mb(device)
-    assert held
+    held = lanes_hold_mb(device)
+    assert len(held) >= 2, "a judge and its reference"
     assert max(held) < 2048, held
