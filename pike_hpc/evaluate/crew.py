@@ -43,6 +43,12 @@ class Spoiled(enum.Enum):
     EVICTED = "its kernels went on while it was frozen for another's timing"
     SHORT = "memory was short on a shared GPU"
     CROWDED = "memory was short on a shared GPU before it began"
+    HUNGRY = "the candidate ran out of memory on a shared GPU"
+
+
+MAY_PASS = frozenset({Spoiled.RAN, Spoiled.SHORT, Spoiled.CROWDED})
+"""What has to do with a moment of the others: not kernels that do not end, nor a candidate that
+takes whatever there is. Those would trouble the others once more."""
 
 
 class Crew:
@@ -100,7 +106,7 @@ class Crew:
             answer = self._serve(judge, patience_s, on_phase, "done")
             if answer["short"]:
                 short = Spoiled.CROWDED if answer["crowded"] else Spoiled.SHORT
-                self.spoiled = self.spoiled or short
+                self._spoil(short, answer["done"]["message"])
             self.refused = answer["refused"]
             self.left = self._place / LEFT if answer["left"] else None
             if not answer["sound"]:
@@ -142,7 +148,7 @@ class Crew:
             if self._judge is not None:
                 self._judge.freeze()
             if not self._wards.freeze():
-                self.spoiled = self.spoiled or Spoiled.RAN
+                self._spoil(Spoiled.RAN)
 
     def thaw(self) -> bool:
         """Let them go on; False where a runner ran all the same, and was killed for it."""
@@ -151,7 +157,7 @@ class Crew:
                 return True
             held = self._wards.thaw()
             if not held:
-                self.spoiled = self.spoiled or Spoiled.RAN
+                self._spoil(Spoiled.RAN)
             if self._judge is not None:
                 self._judge.thaw()
             self._thawed_s += time.monotonic() - self._frozen_at
@@ -163,7 +169,7 @@ class Crew:
         """Kill the candidates: what they are asked begins again later, alone."""
         with self._hands:
             self._wards.slay_candidates()
-            self.spoiled = self.spoiled or Spoiled.EVICTED
+            self._spoil(Spoiled.EVICTED)
 
     def give_way(self) -> None:
         """Free the device's memory of what is kept between orders."""
@@ -179,6 +185,12 @@ class Crew:
             self._drop_judge()
             self._hands.notify_all()
         remove_tree(self._cell.folder)
+
+    def _spoil(self, why: Spoiled, message: str = "") -> None:
+        """The first cause counts. Logged, for whoever wonders what the lanes' time goes into."""
+        if self.spoiled is None:
+            self.spoiled = why
+            _log.warning("judged again: %s", ": ".join(filter(None, (why.value, message))))
 
     @contextlib.contextmanager
     def _moving(self) -> Iterator[None]:

@@ -3,7 +3,8 @@
 Builds, loads and exams of all lanes share the GPU. A lane that times holds the gate: every other
 lane is frozen at once and thawed afterwards, so nobody waits for anybody's work to end. A task
 that does not fit beside others takes the whole GPU: it begins when what is under way has ended,
-and one lane, its home, judges it from then on, or each lane would set it up anew.
+and one lane, its home, judges it from then on, or each lane would set it up anew. It has to run
+short of memory several times before: the others may have had an unusual moment.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 _log = logging.getLogger(__name__)
+
+
+SHORTAGES = 3
+"""Times that a task runs short of memory beside others until it has a home: while one evaluation
+has the whole GPU all other lanes wait, for 40 s where it compiles."""
 
 
 class Member(Protocol):
@@ -69,6 +75,7 @@ class Gate(Generic[M]):
         self._entering: deque[object] = deque()
         self._holding: deque[object] = deque()
         self._homes: dict[str, M] = {}
+        self._shortages: Counter[str] = Counter()
         self._charged_at = clock()
 
     @property
@@ -172,10 +179,15 @@ class Gate(Generic[M]):
         with self._changed:
             return self._homes.get(task)
 
-    def settle(self, task: str, member: M) -> M:
-        """Make `member` the home of a task, unless it has one; its home."""
+    def settle(self, task: str, member: M) -> None:
+        """One of its programs lacked memory beside others, and had enough alone on `member`.
+
+        That becomes the task's home once this has happened `SHORTAGES` times, unless it has one.
+        """
         with self._changed:
-            return self._homes.setdefault(task, member)
+            self._shortages[task] += 1
+            if self._shortages[task] >= SHORTAGES:
+                self._homes.setdefault(task, member)
 
     def _others(self, member: M) -> list[M]:
         return [other for other in self._members if other is not member]

@@ -116,7 +116,7 @@ class Judge:
         `keep`: leave what its compilers made for the lane, where it has passed without that.
         """
         outcome, tail = Outcome(), ""
-        self.short = self.crowded = self.refused = self.left = False
+        self._begin()
         self._keep = keep
         try:
             try:
@@ -147,7 +147,7 @@ class Judge:
     def admit(self, task: Task, small_only: bool) -> Admission:
         """What is to be said of a task before anyone is judged on it."""
         start = time.monotonic()
-        self.left = False
+        self._begin()
         try:
             bench = self._warm.bench(task)
             if small_only and (why := bench.too_large()):
@@ -169,7 +169,7 @@ class Judge:
 
     def release(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""
-        self.left = False
+        self._begin()
         self._warm.rest()
 
     def is_sound(self) -> bool:
@@ -180,6 +180,10 @@ class Judge:
             traceback.print_exc()
             return False
         return self._clean
+
+    def _begin(self) -> None:
+        """Nothing is to be said of this order yet."""
+        self.short = self.crowded = self.refused = self.left = False
 
     def _forget(self, task: Task) -> Ending | None:
         """Keep nothing of a task that something went wrong with; how its reference ended."""

@@ -3,7 +3,7 @@
 Whatever a candidate does, `evaluate` returns a result. A judge that dies or hangs is a
 JUDGE_ERROR, never counted against the candidate, and the next evaluation gets a new one. Lanes of
 one GPU share a gate: who times is alone on it while the others are frozen. What fails for want of
-memory beside others, or would not stay frozen, is tried once more with nobody beside it.
+memory beside others, or would not stay frozen, is tried again, at last with nobody beside it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +23,8 @@ from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.builder import Builder
 from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.cell import Cell
-from pike_hpc.evaluate.crew import JUDGE_PATIENCE_S, Crew, JudgeLost, Spoiled
-from pike_hpc.evaluate.gate import Departed, Gate
+from pike_hpc.evaluate.crew import JUDGE_PATIENCE_S, MAY_PASS, Crew, JudgeLost, Spoiled
+from pike_hpc.evaluate.gate import Departed, Gate, Stay
 from pike_hpc.evaluate.screen import screen
 from pike_hpc.records import (
     EvalRequest,
@@ -39,6 +39,10 @@ from pike_hpc.records import (
 
 MAX_SOCKET_PATH = 107
 """sun_path of unix(7) less its final NUL."""
+
+TRIES_BESIDE = 2
+"""Of an evaluation that something of a moment spoils. Alone it would keep every other lane waiting,
+and have them let go of all that they keep warm."""
 
 _CALM = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -225,28 +229,28 @@ class Lane:
     def _judged(
         self, request: EvalRequest, built: Built, on_phase: Callable[[str], None] | None
     ) -> EvalResult:
-        """Beside others; with nobody beside it where being beside others spoiled that."""
+        """Beside others; at last with nobody beside it where being beside others spoiled that."""
         task = request.task.digest
-        home = self._gate.home(task)
-        first = spoiled = None
-        if home is None:
+        stays: list[Stay] = []
+        spoiled = None
+        for _ in range(TRIES_BESIDE if self._gate.home(task) is None else 0):
             with self._gate.among(self._crew) as stay:
-                first, spoiled = self._attempt(self._crew, request, built, on_phase)
-            first = replace(first, lane_s=stay.gpu_s, gpu_exclusive_s=stay.alone_s)
+                result, spoiled = self._attempt(self._crew, request, built, on_phase)
+            stays.append(stay)
             if spoiled is None or not self._gate.shared:
-                return _rounded(first)
-            home = self._gate.home(task) or self._crew
+                return _charged(result, stays)
+            if spoiled not in MAY_PASS:
+                break
+        home = self._gate.home(task) or self._crew
         with self._gate.whole(home) as stay:
-            if first is not None:
+            if stays:
                 home.give_way()  # what it found out about room beside others does not hold alone
             result, again = self._attempt(home, request, built, on_phase)
-        if spoiled is Spoiled.SHORT and again is None:
+        stays.append(stay)
+        if spoiled in (Spoiled.SHORT, Spoiled.HUNGRY) and again is None:
             # The task wants the room, not a candidate that takes whatever there is.
             self._gate.settle(task, home)
-        lane_s, alone_s = stay.gpu_s, stay.alone_s
-        if first is not None:
-            lane_s, alone_s = lane_s + first.lane_s, alone_s + first.gpu_exclusive_s
-        return _rounded(replace(result, lane_s=lane_s, gpu_exclusive_s=alone_s))
+        return _charged(result, stays)
 
     def _attempt(
         self,
@@ -274,7 +278,7 @@ class Lane:
         if crew.left is not None and self._builder is not None:
             self._builder.keep(request, crew.left)
         if spoiled is None and result.status is EvalStatus.OUT_OF_MEMORY:
-            spoiled = Spoiled.SHORT
+            spoiled = Spoiled.HUNGRY
         return result, spoiled
 
     def _lost(self, request: EvalRequest, why: str) -> EvalResult:
@@ -285,12 +289,12 @@ class Lane:
         return EvalResult(key=request.key, status=status, message=message, isolation=self.isolation)
 
 
-def _rounded(result: EvalResult) -> EvalResult:
-    """To milliseconds."""
+def _charged(result: EvalResult, stays: Sequence[Stay]) -> EvalResult:
+    """With what all attempts have had of the GPU, to milliseconds."""
     return replace(
         result,
-        lane_s=round(result.lane_s, 3),
-        gpu_exclusive_s=round(result.gpu_exclusive_s, 3),
+        lane_s=round(sum(stay.gpu_s for stay in stays), 3),
+        gpu_exclusive_s=round(sum(stay.alone_s for stay in stays), 3),
     )
 
 

@@ -4,6 +4,7 @@ The lane's side and the judge's are real, but for the process, which is a thread
 """
 
 import contextlib
+import itertools
 import logging
 import socket
 import threading
@@ -16,8 +17,8 @@ torch = pytest.importorskip("torch")
 from builders.tiny_task import TASK_SOURCE, asked  # noqa: E402 - torch
 
 from pike_hpc.evaluate.built import NOTHING  # noqa: E402 - torch
-from pike_hpc.evaluate.crew import Crew, JudgeLost  # noqa: E402 - torch
-from pike_hpc.evaluate.gate import Gate  # noqa: E402 - torch
+from pike_hpc.evaluate.crew import Crew, JudgeLost, Spoiled  # noqa: E402 - torch
+from pike_hpc.evaluate.gate import SHORTAGES, Gate  # noqa: E402 - torch
 from pike_hpc.evaluate.judge import Judge, serve  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_bench import (  # noqa: E402 - torch
     Crowded,
@@ -27,7 +28,7 @@ from pike_hpc.evaluate.judge_bench import (  # noqa: E402 - torch
 )
 from pike_hpc.evaluate.judge_context import settle  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_host import Ending, Host  # noqa: E402 - torch
-from pike_hpc.evaluate.lane import Lane  # noqa: E402 - torch
+from pike_hpc.evaluate.lane import TRIES_BESIDE, Lane  # noqa: E402 - torch
 from pike_hpc.evaluate.wire import Channel  # noqa: E402 - torch
 from pike_hpc.records import EvalStatus, Isolation, Task, encode  # noqa: E402 - torch
 
@@ -228,6 +229,9 @@ def test_the_lane_hears_that_a_task_is_refused_and_of_that_order_alone(crew_of):
 class Neighbour:
     """Another lane of the GPU, which is idle."""
 
+    def __init__(self):
+        self.gave_way = 0
+
     def freeze(self):
         pass
 
@@ -238,20 +242,66 @@ class Neighbour:
         pass
 
     def give_way(self):
-        pass
+        self.gave_way += 1
+
+
+@pytest.fixture
+def beside(crew_of):
+    """Makes a lane whose tasks fail as told, and the neighbour on its GPU."""
+
+    def make(*errors):
+        crew, _ = crew_of(on(settle, NothingKept(*errors)))
+        neighbour = Neighbour()
+        crew._gate.join(neighbour)
+        lane = object.__new__(Lane)
+        lane._crew, lane._gate, lane._builder, lane._like = crew, crew._gate, None, None
+        lane._once, lane._isolation = threading.Lock(), Isolation(level="L0", engine="none")
+        return lane, neighbour
+
+    return make
+
+
+REQUEST = asked("class ModelNew:\n    pass\n")
+NO_ROOM = [Shortage("no room")] * TRIES_BESIDE
+JUDGED = Unfit("it is judged")
+
+
+@pytest.mark.parametrize("error", [Shortage("no room"), Crowded("full")])
+def test_what_is_short_for_a_moment_is_judged_beside_the_others(beside, error):
+    lane, neighbour = beside(error, JUDGED)
+    assert lane.evaluate(REQUEST).message == str(JUDGED)
+    assert not neighbour.gave_way
+
+
+def test_what_is_short_again_is_judged_alone(beside, caplog):
+    lane, neighbour = beside(*NO_ROOM, JUDGED)
+    assert lane.evaluate(REQUEST).message == str(JUDGED)
+    assert neighbour.gave_way == 1
+    assert caplog.messages == ["judged again: memory was short on a shared GPU: no room"] * 2
 
 
 @pytest.mark.parametrize(("error", "settles"), [(Shortage("room"), True), (Crowded("full"), False)])
 def test_a_task_has_a_home_where_it_wants_room_and_not_where_a_runner_could_not_start(
-    crew_of, error, settles
+    beside, error, settles
 ):
-    crew, _ = crew_of(on(settle, NothingKept(error, Unfit("alone it is judged"))))
-    gate = crew._gate
-    gate.join(Neighbour())
-    lane = object.__new__(Lane)
-    lane._crew, lane._gate, lane._builder, lane._like = crew, gate, None, None
-    lane._once, lane._isolation = threading.Lock(), Isolation(level="L0", engine="none")
-    request = asked("class ModelNew:\n    pass\n")
-    result = lane.evaluate(request)
-    assert result.message == "alone it is judged"
-    assert (gate.home(request.task.digest) is crew) is settles
+    lane, _ = beside(*([error] * TRIES_BESIDE + [JUDGED]) * SHORTAGES)
+    for _ in range(SHORTAGES):
+        assert lane._gate.home(REQUEST.task.digest) is None
+        assert lane.evaluate(REQUEST).message == str(JUDGED)
+    assert (lane._gate.home(REQUEST.task.digest) is lane._crew) is settles
+
+
+def test_every_attempt_is_charged(beside):
+    lane, _ = beside(*NO_ROOM, JUDGED)
+    lane._gate._clock = itertools.count().__next__
+    assert lane.evaluate(REQUEST).lane_s == len([*NO_ROOM, JUDGED])
+
+
+@pytest.mark.parametrize("order", [{"order": "release"}, {"order": "admit", "small_only": False}])
+def test_what_befell_one_order_is_not_said_of_the_next(beside, order):
+    lane, _ = beside(*NO_ROOM, JUDGED, *NO_ROOM)
+    crew = lane._crew
+    lane._attempt(crew, REQUEST, NOTHING, None)
+    assert crew.spoiled is Spoiled.SHORT
+    crew.order({**order, "task": encode(REQUEST.task)})
+    assert crew.spoiled is None
