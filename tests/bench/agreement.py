@@ -229,19 +229,30 @@ def asking(device, task, source):
     )
 
 
-def standing(document, out, repeats):
-    """Rows of an earlier run that need not be measured again, by program."""
+def standing(document, out):
+    """Rows of an earlier run of the same code on the same machine and day, by program."""
     path = stamp.place(document, out)
     earlier = json.loads(path.read_text("utf-8")) if path.exists() else {"rows": []}
     alike = all(document[key] == earlier.get(key) for key in ("code_digest", "date", "programs"))
     if not alike or document["machine"].get("gpus") != earlier["machine"].get("gpus"):
         return {}
-    return {named(row): row for row in earlier["rows"] if row.get("repeats", 0) >= repeats}
+    return {named(row): row for row in earlier["rows"]}
 
 
 def named(row):
     """The program that a row is of, as `WANTED` has it."""
     return row["task"], row["program"], row["kind"]
+
+
+def unfinished(programs, rows, repeats):
+    """Programs with too few repeats, by task; those without any, and their tasks, come first."""
+
+    def measured_of(program):
+        return rows.get((program.task, program.name, program.kind), {}).get("repeats", 0)
+
+    left = [p for p in programs if measured_of(p) < repeats]
+    new = {p.task for p in left if not measured_of(p)}
+    return sorted(left, key=lambda p: (p.task not in new, p.task, measured_of(p) > 0))
 
 
 def main():
@@ -267,15 +278,15 @@ def main():
         "programs": len(chosen),
         "rows": [],
     }
-    rows = standing(document, asked.out, asked.repeats) if asked.go_on else {}
+    rows = standing(document, asked.out) if asked.go_on else {}
     document["rows"] = list(rows.values())
-    left = [p for p in chosen if (p.task, p.name, p.kind) not in rows]
-    by_task = itertools.groupby(sorted(left, key=lambda p: p.task), key=lambda p: p.task)
+    by_task = itertools.groupby(unfinished(chosen, rows, asked.repeats), key=lambda p: p.task)
 
     def keep(found):
         sys.stderr.write(json.dumps(found) + "\n")
         with one_at_a_time:
-            document["rows"].append(found)
+            rows[named(found)] = found
+            document["rows"] = list(rows.values())
             if asked.out:  # a time limit may end this before the last program
                 stamp.write(document, asked.out)
 
