@@ -50,11 +50,10 @@ MODULES = (
 FIGURES = {
     "": "programs kinds gpus ratio?",
     "gpus.*": (
-        "opened_s seconds judges cold warm alone_s_per_survivor tags statuses judge_s_by_kind "
-        "judges_busy surprises"
+        "opened_s seconds judges cold warm alone_s_per_survivor tags statuses judges_busy surprises"
     ),
     "gpus.*.cold|gpus.*.warm": (
-        "verdicts verdicts_per_hour survivors inline_build_s judge_s_by_phase"
+        "verdicts verdicts_per_hour survivors inline_build_s judge_s_by_kind judge_s_by_phase"
     ),
     "gpus.*.alone_s_per_survivor": "median p95",
     "gpus.*.cold.judge_s_by_phase.*|gpus.*.warm.judge_s_by_phase.*": "count sum median part",
@@ -214,6 +213,14 @@ def drive(device, programs, seconds, seed=1, engine="auto"):
     return book, len(judges), opened_s
 
 
+def by_kind(ended):
+    """Median seconds of a judge's time that a program of each kind took."""
+    kinds = defaultdict(list)
+    for seen in ended:
+        kinds[seen.program.kind].append(seen.ended - seen.began)
+    return {kind: median_of(times) for kind, times in sorted(kinds.items())}
+
+
 def by_phase(ended):
     """What the judges' time of these evaluations went into."""
     phases = defaultdict(list)
@@ -246,14 +253,12 @@ def table(book, seconds, judges):
                 for s in ended
                 if s.program.kind == "inline" and s.warm == (name == "warm")
             ),
+            "judge_s_by_kind": by_kind(ended),
             "judge_s_by_phase": by_phase(ended),
         }
     survivors = [s for s in book.done if s.status is EvalStatus.PASSED]
     alone = sorted(s.spent().get(ALONE, 0.0) for s in survivors)
     busy = sum(s.ended - s.began for s in book.done)
-    by_kind = defaultdict(list)
-    for seen in book.done:
-        by_kind[seen.program.kind].append(seen.ended - seen.began)
     return {
         "seconds": seconds,
         "judges": judges,
@@ -264,7 +269,6 @@ def table(book, seconds, judges):
         },
         "tags": dict(sorted(Counter(tag for s in survivors for tag in s.tags).items())),
         "statuses": dict(sorted(Counter(str(s.status) for s in book.done).items())),
-        "judge_s_by_kind": {kind: median_of(times) for kind, times in sorted(by_kind.items())},
         "judges_busy": round(busy / (seconds * judges), 3),
         "surprises": sorted(set(book.surprises)),
     }
