@@ -291,6 +291,20 @@ def test_a_task_has_a_home_where_it_wants_room_and_not_where_a_runner_could_not_
     assert (lane._gate.home(REQUEST.task.digest) is lane._crew) is settles
 
 
+def test_kernels_that_do_not_end_trouble_the_others_once(beside):
+    lane, neighbour = beside(JUDGED, JUDGED)
+    phases = []
+
+    def evict(phase):
+        phases.append(phase)
+        if len(phases) == 1:
+            lane._crew.evict()
+
+    assert lane.evaluate(REQUEST, evict).message == str(JUDGED)
+    assert neighbour.gave_way == 1
+    assert phases == ["start", "start"]
+
+
 def test_every_attempt_is_charged(beside):
     lane, _ = beside(*NO_ROOM, JUDGED)
     lane._gate._clock = itertools.count().__next__

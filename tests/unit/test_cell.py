@@ -1,0 +1,56 @@
+"""What the processes of a lane are started with."""
+
+from pathlib import Path
+
+import pytest
+
+from pike_hpc.evaluate.cell import Cell
+from pike_hpc.sandbox import Engine
+
+EXPANDABLE = "expandable_segments:True"
+
+
+@pytest.fixture
+def cell(tmp_path):
+    """Makes a cell whose interpreter writes down its environment and ends."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nenv > "$HOME/seen"\n', encoding="utf-8")
+    python.chmod(0o755)
+
+    def make(device: str) -> Cell:
+        return Cell(
+            engine=Engine.NONE,
+            folder=tmp_path,
+            device=device,
+            threads=1,
+            python=str(python),
+            memory_mb=256,
+            scratch_mb=16,
+            processes=4,
+            extra={"ASKED": "for"},
+        )
+
+    return make
+
+
+def seen_by_the_judge(cell: Cell, folder: Path) -> dict[str, str]:
+    judge = cell.start_judge(folder)
+    judge.last_words()  # it has ended
+    judge.end()
+    lines = (folder / "seen").read_text("utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_on_a_gpu_the_judge_keeps_no_blocks_of_memory_around_what_it_uses(cell, tmp_path):
+    seen = seen_by_the_judge(cell("cuda"), tmp_path)
+    assert seen["ASKED"] == "for"
+    assert seen["PYTORCH_ALLOC_CONF"] == seen["PYTORCH_CUDA_ALLOC_CONF"] == EXPANDABLE
+
+
+def test_on_a_cpu_there_is_nothing_to_say_about_a_gpu(cell, tmp_path):
+    assert EXPANDABLE not in seen_by_the_judge(cell("cpu"), tmp_path).values()
+
+
+def test_a_runner_has_the_allocator_that_its_program_would_have_anywhere(cell, tmp_path):
+    runner = cell("cuda")._spec("address", tmp_path, tmp_path)
+    assert EXPANDABLE not in runner.env.values()
