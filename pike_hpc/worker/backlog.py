@@ -25,8 +25,7 @@ PATIENCE = 4
 """Times, for each seat, that a claim is passed over for others whose task is warm."""
 
 DEAR_S = 5.0
-"""A first call that took longer compiled something, and more than setting a task up anew takes:
-another judge finds what was compiled, this one may not (docs/adr/0020)."""
+"""A first call that took longer compiled something, and more than most tasks take to be set up."""
 
 
 class Preparer(Protocol):
@@ -88,24 +87,25 @@ class Backlog:
         """What is ready now, and where it goes; it leaves the backlog.
 
         First what a free seat has warm; then what none has; last what a busy one has, which may
-        be free again soon, and what each free one would have to compile a second time.
+        be free again soon, and what each free one would rather leave to one that is busy.
         """
-        seats = (*free, *busy)
         here = {task for seat in free for task in seat.warm}
         there = {task for seat in busy for task in seat.warm}
+        left = {one: self._left(one, free, busy) for one in self._ready()}
 
         def rank(one: _Waiting) -> int:
             if one.passed >= PATIENCE * self._seats:
                 return 0
-            if all(_compiles_again(one, seat, seats) for seat in free):
+            by_free, by_busy = left[one]
+            if all(by_free) and not all(by_busy):
                 return 3
             return 1 if one.task in here else 3 if one.task in there else 2
 
-        chosen = sorted(self._ready(), key=rank)[: len(free)]
+        chosen = sorted(left, key=rank)[: len(free)]
         places = assign(
             [one.task for one in chosen],
             [seat.warm for seat in free],
-            [[_compiles_again(one, seat, seats) for seat in free] for one in chosen],
+            [left[one][0] for one in chosen],
         )
         self._claims = [one for one in self._claims if one not in chosen]
         for one in self._claims:
@@ -117,14 +117,19 @@ class Backlog:
         claims, self._claims = [one.claim for one in self._claims], []
         return claims
 
+    def _left(
+        self, one: _Waiting, free: Sequence[Seat], busy: Sequence[Seat]
+    ) -> tuple[list[bool], list[bool]]:
+        """For each seat, free ones and busy ones, whether it would leave this to others."""
+        request = one.claim.request
+        program = request.candidate.id
+        dear = any(seat.first_calls.get(program, 0.0) > DEAR_S for seat in (*free, *busy))
+        return (
+            [seat.leaves_to_others(request, dear) for seat in free],
+            [seat.leaves_to_others(request, dear) for seat in busy],
+        )
+
     def _ready(self) -> list[_Waiting]:
         if self._preparer is None:
             return list(self._claims)
         return [one for one in self._claims if self._preparer.is_ready(one.claim.request)]
-
-
-def _compiles_again(one: _Waiting, seat: Seat, seats: Sequence[Seat]) -> bool:
-    """Whether this seat would do once more what took it, or another of them, long."""
-    program = one.claim.request.candidate.id
-    dear = any(of.first_calls.get(program, 0.0) > DEAR_S for of in seats)
-    return dear and program in seat.first_calls

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
 from pike_hpc.mailbox import Claim
+from pike_hpc.records import EvalRequest, EvalStatus
 from pike_hpc.worker.judge import Judge
 from pike_hpc.worker.judge_thread import Judged, JudgeThread
 from pike_hpc.worker.pace import Backoff
@@ -34,6 +35,7 @@ class Seat:
         self._thread = JudgeThread(judge, ring)
         self._failing = Backoff(0.5, 30.0, rng)
         self._warm: deque[str] = deque(maxlen=_WARM_TASKS)
+        self._searched: set[str] = set()
         self._first_calls: dict[str, float] = {}
         self.claim: Claim | None = None
         self.began_at = 0.0
@@ -48,8 +50,24 @@ class Seat:
 
     @property
     def first_calls(self) -> Mapping[str, float]:
-        """By id of each program judged here, the seconds that its first call took."""
+        """By id of each program judged here, the seconds that its first call took if it passed."""
         return self._first_calls
+
+    def leaves_to_others(self, request: EvalRequest, dear: bool) -> bool:
+        """Whether another judge would have less to do. One that has none of it does it as well.
+
+        Args:
+            request: to be judged.
+            dear: its program compiles for long where it doesn't find what was compiled before.
+
+        The lane's rules: who times a winner again has not met its task in the search, else a new
+        judge starts and all that this one keeps is lost; what a program compiled is not given to a
+        judge that has met it (docs/adr/0020).
+        """
+        met = request.candidate.id in self._first_calls
+        if request.retime:
+            return met or request.task.digest in self._searched
+        return met and dear
 
     @property
     def phase(self) -> str:
@@ -67,12 +85,20 @@ class Seat:
 
     def start(self, claim: Claim, now: float) -> None:
         """Begin an evaluation."""
-        task = claim.request.task.digest
+        request = claim.request
+        if request.retime and self.leaves_to_others(request, dear=False):
+            self._warm.clear()
+            self._searched.clear()
+            self._first_calls.clear()
+        task = request.task.digest
         if task in self._warm:
             self._warm.remove(task)
         self._warm.append(task)
+        if not request.retime:
+            self._searched.add(task)
+        self._note(request, 0.0)
         self.claim, self.began_at = claim, now
-        self._thread.start(claim.request)
+        self._thread.start(request)
 
     def take(self) -> Judged | None:
         """The outcome once there is one; the claim stays in hand until it is delivered."""
@@ -80,12 +106,8 @@ class Seat:
 
     def settle(self, judged: Judged, now: float) -> None:
         """The outcome is delivered. After a failure of the judge itself it rests for a while."""
-        if self.claim is not None:
-            program = self.claim.request.candidate.id
-            self._first_calls.pop(program, None)
-            self._first_calls[program] = judged.result.one_off.first_call_s
-            if len(self._first_calls) > _REMEMBERED:
-                del self._first_calls[next(iter(self._first_calls))]
+        if self.claim is not None and judged.result.status is EvalStatus.PASSED:
+            self._note(self.claim.request, judged.result.one_off.first_call_s)
         self.claim = None
         self._count += 1
         if judged.judge_failed:
@@ -100,6 +122,13 @@ class Seat:
             self._closed = True
             self._thread.close(patience_s)
 
+    def _note(self, request: EvalRequest, first_call_s: float) -> None:
+        program = request.candidate.id
+        known_s = self._first_calls.pop(program, 0.0)
+        self._first_calls[program] = max(known_s, first_call_s)
+        if len(self._first_calls) > _REMEMBERED:
+            del self._first_calls[next(iter(self._first_calls))]
+
 
 def assign(
     tasks: Sequence[str], warm: Sequence[Sequence[str]], avoided: Sequence[Sequence[bool]]
@@ -113,22 +142,25 @@ def assign(
 
     A seat with the task warm is preferred, the more recent the better; what is left goes to
     seats with nothing warm first, so that warm ones keep for their own. One that is avoided comes
-    after all others.
+    after all others, and who avoids more of them chooses sooner. Who avoids all has no choice.
     """
     free = list(range(len(warm)))
     chosen: dict[int, int] = {}
-    for number, task in enumerate(tasks):
-        knowing = [seat for seat in free if task in warm[seat] and not avoided[number][seat]]
+    shunned = [[False] * len(warm) if all(row) else row for row in avoided]
+    order = sorted(range(len(tasks)), key=lambda number: -sum(shunned[number]))
+    for number in order:
+        task, shuns = tasks[number], shunned[number]
+        knowing = [seat for seat in free if task in warm[seat] and not shuns[seat]]
         if knowing:
             seat = max(knowing, key=lambda s: (list(warm[s]).index(task) - len(warm[s]), -s))
             chosen[number] = seat
             free.remove(seat)
-    # Who avoids the most chooses first: others can do with what that leaves.
-    rest = [number for number in range(len(tasks)) if number not in chosen]
-    for number in sorted(rest, key=lambda n: -sum(avoided[n])):
-        seat = min(free, key=lambda s: (avoided[number][s], len(warm[s]), s))
-        chosen[number] = seat
-        free.remove(seat)
+    for number in order:
+        if number not in chosen:
+            shuns = shunned[number]
+            seat = min(free, key=lambda s: (shuns[s], len(warm[s]), s))
+            chosen[number] = seat
+            free.remove(seat)
     return tuple(chosen[number] for number in range(len(tasks)))
 
 

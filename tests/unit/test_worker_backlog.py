@@ -1,8 +1,10 @@
 """Claiming ahead: what is prepared, what is handed out, and how much one worker takes."""
 
 import random
+from dataclasses import replace
 
 import pytest
+from builders.results import passed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,13 +40,14 @@ class Idle:
         pass
 
 
-def claim(source, task="t"):
+def claim(source, task="t", **more):
     request = EvalRequest(
         task=Task(suite="s", id=task, name=task, source=f"# {task}"),
         candidate_source=source,
         device_kind="gpu",
         image_digest="i",
         timeout_s=1.0,
+        **more,
     )
     return Claim(request=request, attempt=1, token=source)
 
@@ -124,12 +127,14 @@ def test_nothing_waits_for_ever_while_others_are_warm(seats):
     assert sources(backlog.hand_out([free], [busy])) == ["patient"]
 
 
-def judged(seat, source, task, first_call_s):
-    """As if it had: the task is warm and the program's first call took so long."""
-    one = claim(source, task)
+def judged(seat, source, task, first_call_s=0.1, status=EvalStatus.PASSED, **more):
+    """As if it had: the task is warm, and the program's first call took so long."""
+    one = claim(source, task, **more)
     seat.start(one, 0.0)
     once = OneOff(first_call_s=first_call_s)
-    said = EvalResult(key=one.request.key, status=EvalStatus.TIMEOUT, one_off=once)
+    said = replace(passed(one.request.key, 1.5), one_off=once)
+    if status is not EvalStatus.PASSED:
+        said = replace(said, status=status, timing=None, tier=None)
     seat.settle(Judged(said, False), 0.0)
 
 
@@ -137,22 +142,41 @@ def where(handed, seats):
     return [(claim.request.candidate_source, seats.index(seat)) for claim, seat in handed]
 
 
-@pytest.mark.parametrize(("first_call_s", "place"), [(DEAR_S + 1, 1), (DEAR_S - 1, 0)])
-def test_what_one_seat_compiled_for_long_goes_to_another(seats, first_call_s, place):
-    judged(seats[0], "again", "t", first_call_s)
+@pytest.mark.parametrize(
+    ("seen", "place"),
+    [
+        ([(DEAR_S + 1, EvalStatus.PASSED)], 1),
+        ([(DEAR_S - 1, EvalStatus.PASSED)], 0),
+        ([(DEAR_S + 1, EvalStatus.WRONG_RESULT)], 0),
+        ([(DEAR_S + 1, EvalStatus.PASSED), (0.0, EvalStatus.TIMEOUT)], 1),
+    ],
+    ids=["compiled", "at once", "nothing was kept", "and failed later"],
+)
+def test_what_one_seat_compiled_for_long_goes_to_another(seats, seen, place):
+    for first_call_s, status in seen:
+        judged(seats[0], "again", "t", first_call_s, status)
     backlog = Backlog(None, 2)
     backlog.add([claim("again", "t")])
     assert where(backlog.hand_out(seats, []), seats) == [("again", place)]
 
 
-def test_a_seat_that_found_what_another_compiled_may_not_have_it_twice_either(seats):
+def test_a_seat_that_met_what_another_compiled_leaves_it_to_a_third(seats):
     judged(seats[0], "again", "t", DEAR_S + 1)
-    judged(seats[1], "again", "t", 1.0)
-    backlog = Backlog(None, 2)
+    judged(seats[1], "again", "t")
+    third = Seat(Idle(), lambda: None, random.Random(0))
+    backlog = Backlog(None, 3)
     backlog.add([claim("again", "t"), claim("other", "t")])
-    free, busy = seats[1], seats[0]
-    order = [sources(backlog.hand_out([free], [busy])) for _ in range(2)]
+    order = [sources(backlog.hand_out(seats[1:], [seats[0], third])) for _ in range(2)]
+    third.close(1.0)
     assert order == [["other"], ["again"]], "last, and not never"
+
+
+def test_where_all_have_met_it_whoever_keeps_its_task_goes_on(seats):
+    for seat in seats:
+        judged(seat, "again", "t", DEAR_S + 1)
+    backlog = Backlog(None, 2)
+    backlog.add([claim("cold", "n"), claim("again", "t")])
+    assert sources(backlog.hand_out(seats[:1], seats[1:])) == ["again"]
 
 
 def test_who_must_be_elsewhere_chooses_before_those_who_may_be_anywhere(seats):
@@ -163,10 +187,32 @@ def test_who_must_be_elsewhere_chooses_before_those_who_may_be_anywhere(seats):
     assert sorted(handed) == [("again", 0), ("anywhere", 1)]
 
 
-def test_what_was_compiled_is_remembered_of_a_thousand_programs(seats):
+def test_a_winner_is_timed_again_by_whom_its_task_is_new_to(seats):
+    """Another judge would have to start in the place of one that knows it."""
+    judged(seats[0], "first", "t")
+    backlog = Backlog(None, 2)
+    backlog.add([claim("winner", "t", retime=1), claim("other", "t")])
+    handed = where(backlog.hand_out(seats, []), seats)
+    assert sorted(handed) == [("other", 0), ("winner", 1)]
+
+
+def test_a_judge_that_makes_way_for_a_new_one_knows_nothing(seats):
+    seat, other = seats
+    for known in seats:
+        judged(known, "first", "t", DEAR_S + 1)
+    judged(seat, "winner", "t", retime=1)
+    assert seat.warm == (claim("", "t").request.task.digest,)
+    again = claim("first", "t").request
+    assert not seat.leaves_to_others(again, dear=True)
+    assert other.leaves_to_others(again, dear=True)
+    assert not seat.leaves_to_others(claim("second", "t", retime=1).request, dear=False)
+    assert seat.leaves_to_others(claim("winner", "t", retime=2).request, dear=False)
+
+
+def test_a_thousand_programs_are_remembered(seats):
     seat = seats[0]
     for number in range(1001):
-        judged(seat, str(number), "t", DEAR_S + 1)
+        judged(seat, str(number), "t")
     assert len(seat.first_calls) == 1000
     assert claim("0", "t").request.candidate.id not in seat.first_calls
     assert claim("1000", "t").request.candidate.id in seat.first_calls

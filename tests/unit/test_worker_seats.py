@@ -46,7 +46,9 @@ def test_a_request_goes_to_the_lane_that_knows_its_task(tasks, warm, places):
     ("tasks", "warm", "avoided", "places"),
     [
         (["a"], [["a"], []], [[True, False]], (1,)),
-        (["a"], [["a"], ["b"]], [[True, True]], (0,)),
+        (["a"], [["a", "b"], ["c"]], [[True, True]], (0,)),
+        (["a", "b"], [[], []], [[True, True], [False, True]], (1, 0)),
+        (["a", "a"], [["a"], ["a"]], [[False, False], [False, True]], (1, 0)),
         (["a"], [["a"], ["a"]], [[True, False]], (1,)),
         (["a"], [["b", "c"], []], [[False, True]], (0,)),
         (["x", "a"], [[], ["a"]], [[False, False], [False, True]], (1, 0)),
