@@ -106,7 +106,7 @@ class Crew:
             answer = self._serve(judge, patience_s, on_phase, "done")
             if answer["short"]:
                 short = Spoiled.CROWDED if answer["crowded"] else Spoiled.SHORT
-                self._spoil(short, answer["done"]["message"])
+                self._spoil(short)
             self.refused = answer["refused"]
             self.left = self._place / LEFT if answer["left"] else None
             if not answer["sound"]:
@@ -186,11 +186,9 @@ class Crew:
             self._hands.notify_all()
         remove_tree(self._cell.folder)
 
-    def _spoil(self, why: Spoiled, message: str = "") -> None:
-        """The first cause counts. Logged, for whoever wonders what the lanes' time goes into."""
-        if self.spoiled is None:
-            self.spoiled = why
-            _log.warning("judged again: %s", ": ".join(filter(None, (why.value, message))))
+    def _spoil(self, why: Spoiled) -> None:
+        """The first cause counts."""
+        self.spoiled = self.spoiled or why
 
     @contextlib.contextmanager
     def _moving(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ Builds, loads and exams of all lanes share the GPU. A lane that times holds the 
 lane is frozen at once and thawed afterwards, so nobody waits for anybody's work to end. A task
 that does not fit beside others takes the whole GPU: it begins when what is under way has ended,
 and one lane, its home, judges it from then on, or each lane would set it up anew. It has to run
-short of memory several times before: the others may have had an unusual moment.
+short of memory several times in a row: the others may have had an unusual moment.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 SHORTAGES = 3
-"""Times that a task runs short of memory beside others until it has a home: while one evaluation
-has the whole GPU all other lanes wait, for 40 s where it compiles."""
+"""Programs of a task in a row that lack memory beside others until it has a home: while one has the
+whole GPU all other lanes wait, for 40 s where it compiles."""
 
 
 class Member(Protocol):
@@ -179,10 +179,15 @@ class Gate(Generic[M]):
         with self._changed:
             return self._homes.get(task)
 
-    def settle(self, task: str, member: M) -> None:
-        """One of its programs lacked memory beside others, and had enough alone on `member`.
+    def fitted(self, task: str) -> None:
+        """One of its programs was judged beside others."""
+        with self._changed:
+            self._shortages.pop(task, None)
 
-        That becomes the task's home once this has happened `SHORTAGES` times, unless it has one.
+    def settle(self, task: str, member: M) -> None:
+        """One of its programs lacked memory beside others, and was judged alone on `member`.
+
+        That becomes the task's home at the third in a row, unless it has one.
         """
         with self._changed:
             self._shortages[task] += 1

@@ -8,6 +8,7 @@ memory beside others, or would not stay frozen, is tried again, at last with nob
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -36,6 +37,8 @@ from pike_hpc.records import (
     decode,
     encode,
 )
+
+_log = logging.getLogger(__name__)
 
 MAX_SOCKET_PATH = 107
 """sun_path of unix(7) less its final NUL."""
@@ -235,10 +238,15 @@ class Lane:
         spoiled = None
         for _ in range(TRIES_BESIDE if self._gate.home(task) is None else 0):
             with self._gate.among(self._crew) as stay:
+                if spoiled is Spoiled.SHORT:
+                    # How much room it takes was found out beside others that took some meanwhile.
+                    self._crew.give_way()
                 result, spoiled = self._attempt(self._crew, request, built, on_phase)
             stays.append(stay)
             if spoiled is None or not self._gate.shared:
+                self._gate.fitted(task)
                 return _charged(result, stays)
+            _log.warning("judged again, %s: %s", spoiled.value, result.message)
             if spoiled not in MAY_PASS:
                 break
         home = self._gate.home(task) or self._crew
@@ -247,7 +255,8 @@ class Lane:
                 home.give_way()  # what it found out about room beside others does not hold alone
             result, again = self._attempt(home, request, built, on_phase)
         stays.append(stay)
-        if spoiled in (Spoiled.SHORT, Spoiled.HUNGRY) and again is None:
+        wants_room = spoiled in (Spoiled.SHORT, Spoiled.HUNGRY)
+        if wants_room and again is None and not self.lost_judge:
             # The task wants the room, not a candidate that takes whatever there is.
             self._gate.settle(task, home)
         return _charged(result, stays)

@@ -13,7 +13,7 @@ import pytest
 
 from pike_hpc import sandbox
 from pike_hpc.evaluate.crew import Crew
-from pike_hpc.evaluate.gate import Gate
+from pike_hpc.evaluate.gate import SHORTAGES, Gate
 from pike_hpc.evaluate.lane import Lane
 from pike_hpc.evaluate.warden import descendants, stat_of
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
@@ -92,6 +92,9 @@ with open_lane(gate, Path(sys.argv[3]), spares=True) as lane:
 class Other:
     """Another lane of the gate, with no process."""
 
+    def __init__(self) -> None:
+        self.gave_way = 0
+
     def freeze(self) -> None: ...
 
     def thaw(self) -> bool:
@@ -99,7 +102,8 @@ class Other:
 
     def evict(self) -> None: ...
 
-    def give_way(self) -> None: ...
+    def give_way(self) -> None:
+        self.gave_way += 1
 
 
 def open_lane(gate: Gate, scratch: Path, **options) -> Lane:
@@ -208,7 +212,10 @@ class TestBesideAnother:
         # What was amid a system call stops at its end, and rests until then.
         assert {"T"} <= {*seen[0].values(), *seen[1].values()} <= {"T", "D"}
 
-    def test_who_runs_while_frozen_is_killed_and_judged_again_alone(self, gate, other, lane):
+    def test_who_runs_while_frozen_is_killed_and_judged_beside_the_other_again(
+        self, gate, other, lane
+    ):
+        gave_way = other.gave_way
         heard: list[str] = []
         held: list[bool] = []
 
@@ -224,15 +231,17 @@ class TestBesideAnother:
 
         result = lane.evaluate(request(WAKES_ITSELF + TASK_SOURCE), freeze)
         again = lane.evaluate(request())
-        # Halves of a timing are shorter than its timer: alone it is found out by chance only (who
-        # wakes itself sooner always is: test_judge_attacks).
+        # Halves of a timing are shorter than its timer: it is found out by chance only (who wakes
+        # itself sooner always is: test_judge_attacks).
         assert result.status in (EvalStatus.REJECTED, EvalStatus.PASSED), result.message
         assert heard.count("start") == 2
+        assert other.gave_way == gave_way
         assert held[-1] is False
         assert again.status is EvalStatus.PASSED, again.message
 
     def test_an_evicted_candidate_is_judged_again_alone(self, gate, other, lane):
         heard: list[str] = []
+        gave_way = other.gave_way
 
         def evict(phase: str) -> None:
             heard.append(phase)
@@ -244,6 +253,7 @@ class TestBesideAnother:
         result = lane.evaluate(request(), evict)
         assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
         assert heard.count("start") == 2
+        assert other.gave_way == gave_way + 1
 
     def test_a_judge_that_dies_alone_gives_the_device_back(self, gate, other, lane):
         def kill(phase: str) -> None:
@@ -278,12 +288,16 @@ def test_a_task_that_needs_the_whole_device_gets_it_on_one_lane(gate, scratch):
         if heard.count("start") == 2:
             time.sleep(max(0.0, until - time.time()))
 
+    task = request().task.digest
     with open_lane(gate, scratch) as home, open_lane(gate, scratch) as second:
+        for _ in range(SHORTAGES - 1):
+            gate.settle(task, home._crew)
         assert second.evaluate(request(OTHER_SOURCE, OTHER_SOURCE)).status is EvalStatus.PASSED
         until = time.time() + ROOM_S
         greedy = GREEDY.replace("UNTIL", repr(until)) + TASK_SOURCE
         assert home.evaluate(request(greedy), wait).status is EvalStatus.PASSED
         assert heard.count("start") == 2
+        assert gate.home(task) is home._crew
         before = processes().keys()
         assert second.evaluate(request()).status is EvalStatus.PASSED
         assert before <= processes().keys()

@@ -236,6 +236,9 @@ def test_a_task_has_a_home_after_it_ran_short_again_and_again_and_one_alone():
     gate.join(second)
     assert gate.shared
     assert gate.home("t") is None
+    for _ in range(SHORTAGES - 1):
+        gate.settle("t", first)
+    gate.fitted("t")
     for _ in range(SHORTAGES):
         assert gate.home("t") is None
         gate.settle("t", first)

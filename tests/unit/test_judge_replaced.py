@@ -277,18 +277,27 @@ def test_what_is_short_again_is_judged_alone(beside, caplog):
     lane, neighbour = beside(*NO_ROOM, JUDGED)
     assert lane.evaluate(REQUEST).message == str(JUDGED)
     assert neighbour.gave_way == 1
-    assert caplog.messages == ["judged again: memory was short on a shared GPU: no room"] * 2
+    assert caplog.messages == ["judged again, memory was short on a shared GPU: no room"] * 2
 
 
 @pytest.mark.parametrize(("error", "settles"), [(Shortage("room"), True), (Crowded("full"), False)])
 def test_a_task_has_a_home_where_it_wants_room_and_not_where_a_runner_could_not_start(
     beside, error, settles
 ):
-    lane, _ = beside(*([error] * TRIES_BESIDE + [JUDGED]) * SHORTAGES)
+    lane, neighbour = beside(*([error] * TRIES_BESIDE + [JUDGED]) * SHORTAGES, JUDGED)
     for _ in range(SHORTAGES):
         assert lane._gate.home(REQUEST.task.digest) is None
         assert lane.evaluate(REQUEST).message == str(JUDGED)
     assert (lane._gate.home(REQUEST.task.digest) is lane._crew) is settles
+    assert lane.evaluate(REQUEST).message == str(JUDGED)
+    assert neighbour.gave_way == SHORTAGES + settles, "at home it is alone from the start"
+
+
+def test_a_task_that_fits_in_between_has_no_home(beside):
+    lane, _ = beside(*(([*NO_ROOM, JUDGED] * (SHORTAGES - 1)) + [JUDGED]) * 2)
+    for _ in range(2 * SHORTAGES):
+        assert lane.evaluate(REQUEST).message == str(JUDGED)
+    assert lane._gate.home(REQUEST.task.digest) is None
 
 
 def test_kernels_that_do_not_end_trouble_the_others_once(beside):
@@ -303,6 +312,13 @@ def test_kernels_that_do_not_end_trouble_the_others_once(beside):
     assert lane.evaluate(REQUEST, evict).message == str(JUDGED)
     assert neighbour.gave_way == 1
     assert phases == ["start", "start"]
+
+
+def test_a_lane_that_is_alone_tries_once_and_says_nothing_of_others(beside, caplog):
+    lane, neighbour = beside(*NO_ROOM)
+    lane._gate.leave(neighbour)
+    assert lane.evaluate(REQUEST).message == "no room"
+    assert caplog.messages == []
 
 
 def test_every_attempt_is_charged(beside):
