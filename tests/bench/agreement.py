@@ -9,7 +9,7 @@ triton.testing.do_bench (on a CPU, as medians). An interval is right where it ho
 all repeats' speedups. The programs of a task share a GPU and its judges, which set the task up
 once; with --gpus above 1 several tasks are measured at a time.
 A run that a time limit ended goes on with --go-on: what DIR has of this code, day and kind of card
-with all repeats stands.
+stands, programs that it lacks come first, and those with fewer repeats have another try.
 """
 
 import argparse
@@ -285,7 +285,9 @@ def main():
     def keep(found):
         sys.stderr.write(json.dumps(found) + "\n")
         with one_at_a_time:
-            rows[named(found)] = found
+            earlier = rows.get(named(found), {})
+            if found.get("repeats", 0) >= earlier.get("repeats", 0):
+                rows[named(found)] = found
             document["rows"] = list(rows.values())
             if asked.out:  # a time limit may end this before the last program
                 stamp.write(document, asked.out)
