@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pike_hpc.mailbox import Claim
 from pike_hpc.records import EvalRequest
-from pike_hpc.worker.seats import Seat, assign
+from pike_hpc.worker.seats import Price, Seat, Worth, assign
 
 PLENTY = 4
 """Requests that wait, for each seat, before any is claimed ahead: other workers go first."""
@@ -86,27 +86,21 @@ class Backlog:
     def hand_out(self, free: Sequence[Seat], busy: Sequence[Seat]) -> list[tuple[Claim, Seat]]:
         """What is ready now, and where it goes; it leaves the backlog.
 
-        First what a free seat has warm; then what none has; last what a busy one has, which may
-        be free again soon, and what each free one would rather leave to one that is busy.
+        First what a free seat has warm; then what none has; last what a busy one, which may be free
+        again soon, has warm or has less to do with.
         """
-        here = {task for seat in free for task in seat.warm}
-        there = {task for seat in busy for task in seat.warm}
-        left = {one: self._left(one, free, busy) for one in self._ready()}
+        if not free:
+            return []
+        prices = {one: self._prices(one, free, busy) for one in self._ready()}
 
         def rank(one: _Waiting) -> int:
             if one.passed >= PATIENCE * self._seats:
                 return 0
-            by_free, by_busy = left[one]
-            if all(by_free) and not all(by_busy):
-                return 3
-            return 1 if one.task in here else 3 if one.task in there else 2
+            here, there = (min(price.worth for price in row) for row in prices[one])
+            return 1 if here is Worth.WARM else 3 if there < here else 2
 
-        chosen = sorted(left, key=rank)[: len(free)]
-        places = assign(
-            [one.task for one in chosen],
-            [seat.warm for seat in free],
-            [left[one][0] for one in chosen],
-        )
+        chosen = sorted(prices, key=rank)[: len(free)]
+        places = assign([prices[one][0] for one in chosen])
         self._claims = [one for one in self._claims if one not in chosen]
         for one in self._claims:
             one.passed += len(chosen)
@@ -117,17 +111,15 @@ class Backlog:
         claims, self._claims = [one.claim for one in self._claims], []
         return claims
 
-    def _left(
+    def _prices(
         self, one: _Waiting, free: Sequence[Seat], busy: Sequence[Seat]
-    ) -> tuple[list[bool], list[bool]]:
-        """For each seat, free ones and busy ones, whether it would leave this to others."""
+    ) -> tuple[list[Price], list[Price]]:
+        """In each free seat, and in each busy one: with none, these are no better."""
         request = one.claim.request
         program = request.candidate.id
         dear = any(seat.first_calls.get(program, 0.0) > DEAR_S for seat in (*free, *busy))
-        return (
-            [seat.leaves_to_others(request, dear) for seat in free],
-            [seat.leaves_to_others(request, dear) for seat in busy],
-        )
+        here, there = ([s.price(request, dear) for s in seats] for seats in (free, busy))
+        return here, there or here
 
     def _ready(self) -> list[_Waiting]:
         if self._preparer is None:

@@ -12,6 +12,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
 
 from pike_hpc.mailbox import Claim
 from pike_hpc.records import EvalRequest, EvalStatus
@@ -25,7 +27,28 @@ _WARM_TASKS = 4
 """As many as a judge keeps warm (WARM_TASKS of evaluate.judge_warm)."""
 
 _REMEMBERED = 1000
-"""Programs of each judge; those judged longest ago are forgotten."""
+"""Programs of each judge."""
+
+
+T = TypeVar("T")
+
+
+class Worth(IntEnum):
+    """Why a judge should get a request, or not."""
+
+    WARM = 0
+    """It keeps the task."""
+    COLD = 1
+    LEFT = 2
+    """Others would have less to do. If there are none it does it as well."""
+
+
+class Price(NamedTuple):
+    """The lower the better."""
+
+    worth: Worth
+    more: int
+    """Tasks used since, of one that is warm; else mostly those kept: they had better keep."""
 
 
 class Seat:
@@ -36,6 +59,7 @@ class Seat:
         self._failing = Backoff(0.5, 30.0, rng)
         self._warm: deque[str] = deque(maxlen=_WARM_TASKS)
         self._searched: set[str] = set()
+        self._met: dict[str, None] = {}
         self._first_calls: dict[str, float] = {}
         self.claim: Claim | None = None
         self.began_at = 0.0
@@ -50,11 +74,11 @@ class Seat:
 
     @property
     def first_calls(self) -> Mapping[str, float]:
-        """By id of each program judged here, the seconds that its first call took if it passed."""
+        """By id of each program that passed here, the seconds that its first call took."""
         return self._first_calls
 
-    def leaves_to_others(self, request: EvalRequest, dear: bool) -> bool:
-        """Whether another judge would have less to do. One that has none of it does it as well.
+    def price(self, request: EvalRequest, dear: bool) -> Price:
+        """What it costs to judge this here, by what is known of the judge.
 
         Args:
             request: to be judged.
@@ -64,10 +88,15 @@ class Seat:
         judge starts and all that this one keeps is lost; what a program compiled is not given to a
         judge that has met it (docs/adr/0020).
         """
-        met = request.candidate.id in self._first_calls
+        task, kept = request.task.digest, len(self._warm)
         if request.retime:
-            return met or request.task.digest in self._searched
-        return met and dear
+            if self._is_replaced_for(request):
+                return Price(Worth.LEFT, kept)
+        elif dear and request.candidate.id in self._met:
+            return Price(Worth.LEFT, 0 if task in self._warm else 1 + kept)
+        if task in self._warm:
+            return Price(Worth.WARM, kept - self._warm.index(task))
+        return Price(Worth.COLD, kept)
 
     @property
     def phase(self) -> str:
@@ -86,17 +115,15 @@ class Seat:
     def start(self, claim: Claim, now: float) -> None:
         """Begin an evaluation."""
         request = claim.request
-        if request.retime and self.leaves_to_others(request, dear=False):
-            self._warm.clear()
-            self._searched.clear()
-            self._first_calls.clear()
+        if request.retime and self._is_replaced_for(request):
+            self._forget()
         task = request.task.digest
         if task in self._warm:
             self._warm.remove(task)
         self._warm.append(task)
         if not request.retime:
             self._searched.add(task)
-        self._note(request, 0.0)
+        _remember(self._met, request.candidate.id, None)
         self.claim, self.began_at = claim, now
         self._thread.start(request)
 
@@ -107,10 +134,13 @@ class Seat:
     def settle(self, judged: Judged, now: float) -> None:
         """The outcome is delivered. After a failure of the judge itself it rests for a while."""
         if self.claim is not None and judged.result.status is EvalStatus.PASSED:
-            self._note(self.claim.request, judged.result.one_off.first_call_s)
+            program, once = self.claim.request.candidate.id, judged.result.one_off
+            longest_s = max(once.first_call_s, self._first_calls.get(program, 0.0))
+            _remember(self._first_calls, program, longest_s)
         self.claim = None
         self._count += 1
         if judged.judge_failed:
+            self._forget()  # it may have died
             # A broken lane must not eat the queue: leave it to the healthy.
             self.rests_until = now + self._failing.pause_s()
         else:
@@ -122,46 +152,50 @@ class Seat:
             self._closed = True
             self._thread.close(patience_s)
 
-    def _note(self, request: EvalRequest, first_call_s: float) -> None:
-        program = request.candidate.id
-        known_s = self._first_calls.pop(program, 0.0)
-        self._first_calls[program] = max(known_s, first_call_s)
-        if len(self._first_calls) > _REMEMBERED:
-            del self._first_calls[next(iter(self._first_calls))]
+    def _is_replaced_for(self, request: EvalRequest) -> bool:
+        """Whether the lane has a new judge time this winner again."""
+        return request.candidate.id in self._met or request.task.digest in self._searched
+
+    def _forget(self) -> None:
+        """A new judge has met nothing; what programs take to compile stays true."""
+        self._warm.clear()
+        self._searched.clear()
+        self._met.clear()
 
 
-def assign(
-    tasks: Sequence[str], warm: Sequence[Sequence[str]], avoided: Sequence[Sequence[bool]]
-) -> tuple[int, ...]:
-    """Which free seat gets each request: one index of `warm` a task, no index twice.
+def assign(prices: Sequence[Sequence[Price]]) -> tuple[int, ...]:
+    """Which free seat gets each request: one index of a row for each row, no index twice.
 
     Args:
-        tasks: digest of each request's task; at most as many as seats.
-        warm: of each free seat the tasks it has warm, the latest at the end.
-        avoided: of each request, for each free seat, whether another should rather have it.
+        prices: of each request in each free seat; at most as many requests as seats.
 
-    A seat with the task warm is preferred, the more recent the better; what is left goes to
-    seats with nothing warm first, so that warm ones keep for their own. One that is avoided comes
-    after all others, and who avoids more of them chooses sooner. Who avoids all has no choice.
+    What some seats would leave to others chooses first, then what some have warm, then the rest,
+    each the cheapest that is free then.
     """
-    free = list(range(len(warm)))
+    free = list(range(len(prices[0]) if prices else 0))
     chosen: dict[int, int] = {}
-    shunned = [[False] * len(warm) if all(row) else row for row in avoided]
-    order = sorted(range(len(tasks)), key=lambda number: -sum(shunned[number]))
-    for number in order:
-        task, shuns = tasks[number], shunned[number]
-        knowing = [seat for seat in free if task in warm[seat] and not shuns[seat]]
-        if knowing:
-            seat = max(knowing, key=lambda s: (list(warm[s]).index(task) - len(warm[s]), -s))
+    left = [[price.worth is Worth.LEFT for price in row] for row in prices]
+    order = sorted(range(len(prices)), key=lambda n: -sum(left[n]))
+    for may_wait in (True, False):
+        for number in order:
+            if number in chosen:
+                continue
+            row = prices[number]
+            seat = min(free, key=row.__getitem__)
+            is_torn = any(left[number]) and not all(left[number])
+            if may_wait and not is_torn and row[seat].worth is not Worth.WARM:
+                continue
             chosen[number] = seat
             free.remove(seat)
-    for number in order:
-        if number not in chosen:
-            shuns = shunned[number]
-            seat = min(free, key=lambda s: (shuns[s], len(warm[s]), s))
-            chosen[number] = seat
-            free.remove(seat)
-    return tuple(chosen[number] for number in range(len(tasks)))
+    return tuple(chosen[number] for number in range(len(prices)))
+
+
+def _remember(known: dict[str, T], what: str, value: T) -> None:
+    """As the latest of at most so many."""
+    known.pop(what, None)
+    known[what] = value
+    if len(known) > _REMEMBERED:
+        del known[next(iter(known))]
 
 
 def close_all(seats: Sequence[Seat], patience_s: float) -> None:

@@ -12,7 +12,7 @@ from pike_hpc.mailbox import Claim
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, OneOff, Task
 from pike_hpc.worker.backlog import AHEAD, DEAR_S, PATIENCE, PLENTY, Backlog
 from pike_hpc.worker.judge_thread import Judged
-from pike_hpc.worker.seats import Seat
+from pike_hpc.worker.seats import Seat, Worth
 
 
 class Workshop:
@@ -127,7 +127,9 @@ def test_nothing_waits_for_ever_while_others_are_warm(seats):
     assert sources(backlog.hand_out([free], [busy])) == ["patient"]
 
 
-def judged(seat, source, task, first_call_s=0.1, status=EvalStatus.PASSED, **more):
+def judged(
+    seat, source, task, first_call_s=0.1, status=EvalStatus.PASSED, judge_failed=False, **more
+):
     """As if it had: the task is warm, and the program's first call took so long."""
     one = claim(source, task, **more)
     seat.start(one, 0.0)
@@ -135,7 +137,7 @@ def judged(seat, source, task, first_call_s=0.1, status=EvalStatus.PASSED, **mor
     said = replace(passed(one.request.key, 1.5), one_off=once)
     if status is not EvalStatus.PASSED:
         said = replace(said, status=status, timing=None, tier=None)
-    seat.settle(Judged(said, False), 0.0)
+    seat.settle(Judged(said, judge_failed), 0.0)
 
 
 def where(handed, seats):
@@ -171,42 +173,77 @@ def test_a_seat_that_met_what_another_compiled_leaves_it_to_a_third(seats):
     assert order == [["other"], ["again"]], "last, and not never"
 
 
-def test_where_all_have_met_it_whoever_keeps_its_task_goes_on(seats):
+def test_what_all_have_met_keeps_its_place(seats):
     for seat in seats:
         judged(seat, "again", "t", DEAR_S + 1)
     backlog = Backlog(None, 2)
-    backlog.add([claim("cold", "n"), claim("again", "t")])
+    backlog.add([claim("again", "t"), claim("cold", "n")])
     assert sources(backlog.hand_out(seats[:1], seats[1:])) == ["again"]
 
 
-def test_who_must_be_elsewhere_chooses_before_those_who_may_be_anywhere(seats):
-    judged(seats[1], "again", "t", DEAR_S + 1)
+def test_what_the_only_seat_would_leave_to_others_keeps_its_place(seats):
+    judged(seats[0], "again", "t", DEAR_S + 1)
+    backlog = Backlog(None, 1)
+    backlog.add([claim("again", "t"), claim("cold", "n")])
+    assert sources(backlog.hand_out(seats[:1], [])) == ["again"]
+
+
+WINNER = {"source": "winner", "task": "t", "retime": 1}
+COMPILED = {"source": "first", "task": "t"}
+
+
+@pytest.mark.parametrize("asked", [WINNER, COMPILED])
+def test_a_free_seat_has_at_once_what_the_busy_one_would_leave_to_it(seats, asked):
+    free, busy = seats
+    judged(busy, "first", "t", DEAR_S + 1)
     backlog = Backlog(None, 2)
-    backlog.add([claim("anywhere", "n"), claim("again", "t")])
-    handed = where(backlog.hand_out(seats, []), seats)
-    assert sorted(handed) == [("again", 0), ("anywhere", 1)]
+    backlog.add([claim(**asked), claim("other", "n")])
+    assert sources(backlog.hand_out([free], [busy])) == [asked["source"]]
 
 
-def test_a_winner_is_timed_again_by_whom_its_task_is_new_to(seats):
-    """Another judge would have to start in the place of one that knows it."""
-    judged(seats[0], "first", "t")
+@pytest.mark.parametrize("asked", [WINNER, COMPILED])
+def test_what_a_free_seat_would_leave_to_a_busy_one_waits_for_that(seats, asked):
+    free, busy = seats
+    judged(free, "first", "t", DEAR_S + 1)
     backlog = Backlog(None, 2)
-    backlog.add([claim("winner", "t", retime=1), claim("other", "t")])
+    backlog.add([claim(**asked), claim("other", "n")])
+    assert sources(backlog.hand_out([free], [busy])) == ["other"]
+
+
+@pytest.mark.parametrize("asked", [WINNER, COMPILED])
+def test_who_must_be_elsewhere_chooses_before_those_who_may_be_anywhere(seats, asked):
+    judged(seats[1], "first", "t", DEAR_S + 1)
+    backlog = Backlog(None, 2)
+    backlog.add([claim("anywhere", "t"), claim(**asked)])
     handed = where(backlog.hand_out(seats, []), seats)
-    assert sorted(handed) == [("other", 0), ("winner", 1)]
+    assert sorted(handed) == [("anywhere", 1), (asked["source"], 0)]
 
 
-def test_a_judge_that_makes_way_for_a_new_one_knows_nothing(seats):
-    seat, other = seats
-    for known in seats:
-        judged(known, "first", "t", DEAR_S + 1)
+def test_a_judge_that_a_new_one_replaces_had_better_keep_few_tasks(seats):
+    for task in ("t", "u", "v"):
+        judged(seats[0], "first", task)
+    judged(seats[1], "first", "t")
+    backlog = Backlog(None, 2)
+    backlog.add([claim(**WINNER)])
+    assert where(backlog.hand_out(seats, []), seats) == [("winner", 1)]
+
+
+def test_a_judge_that_replaced_another_knows_nothing_but_what_it_judged(seats):
+    seat = seats[0]
+    judged(seat, "first", "t", DEAR_S + 1)
     judged(seat, "winner", "t", retime=1)
     assert seat.warm == (claim("", "t").request.task.digest,)
-    again = claim("first", "t").request
-    assert not seat.leaves_to_others(again, dear=True)
-    assert other.leaves_to_others(again, dear=True)
-    assert not seat.leaves_to_others(claim("second", "t", retime=1).request, dear=False)
-    assert seat.leaves_to_others(claim("winner", "t", retime=2).request, dear=False)
+    assert seat.price(claim("first", "t").request, dear=True).worth is Worth.WARM
+    assert seat.price(claim("second", "t", retime=1).request, dear=False).worth is Worth.WARM
+    assert seat.price(claim("winner", "t", retime=2).request, dear=False).worth is Worth.LEFT
+    assert seat.first_calls, "what takes long to compile does so in any judge"
+
+
+def test_a_judge_that_failed_may_have_died(seats):
+    judged(seats[0], "first", "t", DEAR_S + 1)
+    judged(seats[0], "second", "t", judge_failed=True)
+    assert seats[0].warm == ()
+    assert seats[0].price(claim("first", "t").request, dear=True).worth is Worth.COLD
 
 
 def test_a_thousand_programs_are_remembered(seats):

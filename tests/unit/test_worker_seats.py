@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
-from pike_hpc.worker.seats import assign
+from pike_hpc.worker.seats import Price, Worth, assign
 
 TASKS = [Task(suite="s", id=str(i), name=f"T{i}", source=f"x = {i}") for i in range(4)]
 
@@ -23,6 +23,23 @@ def request(task: int, number: int = 0) -> EvalRequest:
     return EvalRequest(
         task=TASKS[task], candidate_source=f"# {number}", device_kind="cpu", image_digest="i"
     )
+
+
+def priced(tasks, warm, left=None):
+    """Prices of these tasks in seats that have some warm; `left`: those that leave some to others.
+
+    One that is left says 0 where it keeps the task, as for a program that is compiled again.
+    """
+
+    def price(number, seat):
+        kept, task = warm[seat], tasks[number]
+        if left and left[number][seat]:
+            return Price(Worth.LEFT, 0 if task in kept else 1 + len(kept))
+        if task in kept:
+            return Price(Worth.WARM, len(kept) - kept.index(task))
+        return Price(Worth.COLD, len(kept))
+
+    return [[price(number, seat) for seat in range(len(warm))] for number in range(len(tasks))]
 
 
 @pytest.mark.parametrize(
@@ -39,35 +56,35 @@ def request(task: int, number: int = 0) -> EvalRequest:
     ],
 )
 def test_a_request_goes_to_the_lane_that_knows_its_task(tasks, warm, places):
-    assert assign(tasks, warm, [[False] * len(warm)] * len(tasks)) == places
+    assert assign(priced(tasks, warm)) == places
 
 
 @pytest.mark.parametrize(
-    ("tasks", "warm", "avoided", "places"),
+    ("tasks", "warm", "left", "places"),
     [
         (["a"], [["a"], []], [[True, False]], (1,)),
-        (["a"], [["a", "b"], ["c"]], [[True, True]], (0,)),
-        (["a", "b"], [[], []], [[True, True], [False, True]], (1, 0)),
-        (["a", "a"], [["a"], ["a"]], [[False, False], [False, True]], (1, 0)),
         (["a"], [["a"], ["a"]], [[True, False]], (1,)),
         (["a"], [["b", "c"], []], [[False, True]], (0,)),
+        (["a"], [["a", "b"], ["c"]], [[True, True]], (0,)),
         (["x", "a"], [[], ["a"]], [[False, False], [False, True]], (1, 0)),
+        (["a", "b"], [["a"], ["b"]], [[True, False], [False, False]], (1, 0)),
+        (["a", "b"], [[], []], [[True, True], [False, True]], (1, 0)),
+        (["a", "a"], [["a"], ["a"]], [[False, False], [False, True]], (1, 0)),
     ],
 )
-def test_a_lane_that_is_avoided_comes_after_all_others(tasks, warm, avoided, places):
-    assert assign(tasks, warm, avoided) == places
+def test_what_one_lane_leaves_to_others_goes_there_if_it_can(tasks, warm, left, places):
+    assert assign(priced(tasks, warm, left)) == places
 
 
 @given(st.data())
 def test_no_lane_gets_two(data):
-    names = st.sampled_from("abcd")
-    warm = data.draw(st.lists(st.lists(names, max_size=2, unique=True), min_size=1, max_size=6))
-    tasks = data.draw(st.lists(names, max_size=len(warm)))
-    rows = st.lists(st.booleans(), min_size=len(warm), max_size=len(warm))
-    avoided = data.draw(st.lists(rows, min_size=len(tasks), max_size=len(tasks)))
-    places = assign(tasks, warm, avoided)
-    assert len(set(places)) == len(tasks)
-    assert set(places) <= set(range(len(warm)))
+    seats = data.draw(st.integers(1, 6))
+    prices = st.builds(Price, st.sampled_from(Worth), st.integers(0, 3))
+    rows = st.lists(prices, min_size=seats, max_size=seats)
+    asked = data.draw(st.lists(rows, max_size=seats))
+    places = assign(asked)
+    assert len(set(places)) == len(asked)
+    assert set(places) <= set(range(seats))
 
 
 def options(**changes) -> WorkerOptions:
