@@ -187,7 +187,7 @@ class Gate(Generic[M]):
     def settle(self, task: str, member: M) -> None:
         """One of its programs lacked memory beside others, and was judged alone on `member`.
 
-        That becomes the task's home at the third in a row, unless it has one.
+        That becomes the task's home after `SHORTAGES` in a row, unless it has one.
         """
         with self._changed:
             self._shortages[task] += 1

@@ -238,13 +238,14 @@ class Lane:
         spoiled = None
         for _ in range(TRIES_BESIDE if self._gate.home(task) is None else 0):
             with self._gate.among(self._crew) as stay:
-                if spoiled is Spoiled.SHORT:
+                if spoiled is Spoiled.SHORT and not request.retime:  # that has a new judge now
                     # How much room it takes was found out beside others that took some meanwhile.
                     self._crew.give_way()
                 result, spoiled = self._attempt(self._crew, request, built, on_phase)
             stays.append(stay)
-            if spoiled is None or not self._gate.shared:
+            if spoiled is None and not self.lost_judge:
                 self._gate.fitted(task)
+            if spoiled is None or not self._gate.shared:
                 return _charged(result, stays)
             _log.warning("judged again, %s: %s", spoiled.value, result.message)
             if spoiled not in MAY_PASS:

@@ -8,6 +8,7 @@ import itertools
 import logging
 import socket
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -68,6 +69,7 @@ class NothingKept:
         self.spares = SimpleNamespace(take=lambda role: Runner())
         self.place = SimpleNamespace(value="host")
         self._errors, self._lets_go, self._sheds = iter(errors), lets_go, sheds
+        self.rests = 0
 
     def bench(self, task):
         raise next(self._errors)
@@ -77,7 +79,7 @@ class NothingKept:
             raise RuntimeError(ASSERTED)
 
     def rest(self):
-        pass
+        self.rests += 1
 
     def shed(self, task):
         if not self._sheds:
@@ -247,10 +249,11 @@ class Neighbour:
 
 @pytest.fixture
 def beside(crew_of):
-    """Makes a lane whose tasks fail as told, and the neighbour on its GPU."""
+    """Makes a lane whose tasks fail as told, by judges on such devices; its GPU has a neighbour."""
 
-    def make(*errors):
-        crew, _ = crew_of(on(settle, NothingKept(*errors)))
+    def make(*errors, kept=None, devices=(settle,)):
+        kept = kept or NothingKept(*errors)
+        crew, _ = crew_of(*(on(device, kept) for device in devices))
         neighbour = Neighbour()
         crew._gate.join(neighbour)
         lane = object.__new__(Lane)
@@ -271,6 +274,17 @@ def test_what_is_short_for_a_moment_is_judged_beside_the_others(beside, error):
     lane, neighbour = beside(error, JUDGED)
     assert lane.evaluate(REQUEST).message == str(JUDGED)
     assert not neighbour.gave_way
+
+
+@pytest.mark.parametrize(
+    ("error", "retime", "rests"),
+    [(Shortage("no room"), 0, 1), (Crowded("full"), 0, 0), (Shortage("no room"), 1, 0)],
+)
+def test_room_is_found_out_anew_before_a_second_try(beside, error, retime, rests):
+    kept = NothingKept(error, JUDGED)
+    lane, _ = beside(kept=kept, devices=(settle, settle))
+    assert lane.evaluate(replace(REQUEST, retime=retime)).message == str(JUDGED)
+    assert kept.rests == rests
 
 
 def test_what_is_short_again_is_judged_alone(beside, caplog):
@@ -312,6 +326,37 @@ def test_kernels_that_do_not_end_trouble_the_others_once(beside):
     assert lane.evaluate(REQUEST, evict).message == str(JUDGED)
     assert neighbour.gave_way == 1
     assert phases == ["start", "start"]
+
+
+def dies_after(orders):
+    """A device that takes the judge with it then."""
+    count = itertools.count(1)
+
+    def settles(device):
+        if next(count) == orders:
+            raise SystemExit
+
+    return settles
+
+
+def test_a_judge_that_died_says_nothing_of_the_room(beside):
+    """Each time two tries and one alone, with an order to give way before the last two."""
+    before = SHORTAGES - 1
+    errors = [*NO_ROOM, JUDGED] * before + [JUDGED] + [*NO_ROOM, JUDGED]
+    lane, _ = beside(*errors, devices=(dies_after(5 * before + 1), settle))
+    for _ in range(before):
+        assert lane.evaluate(REQUEST).message == str(JUDGED)
+    assert "the judge died" in lane.evaluate(REQUEST).message
+    assert lane.evaluate(REQUEST).message == str(JUDGED)
+    assert lane._gate.home(REQUEST.task.digest) is lane._crew
+
+
+def test_a_task_has_no_home_with_a_judge_that_died(beside):
+    devices = (dies_after(5), dies_after(5), dies_after(5))
+    lane, _ = beside(*[*NO_ROOM, JUDGED] * SHORTAGES, devices=devices)
+    for _ in range(SHORTAGES):
+        assert "the judge died" in lane.evaluate(REQUEST).message
+    assert lane._gate.home(REQUEST.task.digest) is None
 
 
 def test_a_lane_that_is_alone_tries_once_and_says_nothing_of_others(beside, caplog):
