@@ -68,11 +68,6 @@ class Seat:
         self._count = 0
 
     @property
-    def warm(self) -> tuple[str, ...]:
-        """Digests of the tasks judged last, the latest at the end."""
-        return tuple(self._warm)
-
-    @property
     def first_calls(self) -> Mapping[str, float]:
         """By id of each program that passed here, the seconds that its first call took."""
         return self._first_calls

@@ -230,9 +230,10 @@ def test_a_judge_that_a_new_one_replaces_had_better_keep_few_tasks(seats):
 
 def test_a_judge_that_replaced_another_knows_nothing_but_what_it_judged(seats):
     seat = seats[0]
+    judged(seat, "other", "u")
     judged(seat, "first", "t", DEAR_S + 1)
     judged(seat, "winner", "t", retime=1)
-    assert seat.warm == (claim("", "t").request.task.digest,)
+    assert seat.price(claim("other", "u").request, dear=False).worth is Worth.COLD
     assert seat.price(claim("first", "t").request, dear=True).worth is Worth.WARM
     assert seat.price(claim("second", "t", retime=1).request, dear=False).worth is Worth.WARM
     assert seat.price(claim("winner", "t", retime=2).request, dear=False).worth is Worth.LEFT
@@ -242,7 +243,7 @@ def test_a_judge_that_replaced_another_knows_nothing_but_what_it_judged(seats):
 def test_a_judge_that_failed_may_have_died(seats):
     judged(seats[0], "first", "t", DEAR_S + 1)
     judged(seats[0], "second", "t", judge_failed=True)
-    assert seats[0].warm == ()
+    assert seats[0].price(claim("third", "t").request, dear=False).worth is Worth.COLD
     assert seats[0].price(claim("first", "t").request, dear=True).worth is Worth.COLD
 
 
