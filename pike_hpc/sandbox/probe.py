@@ -3,17 +3,21 @@
 Contract: `measure` derives the level from attacks that were stopped, never from flags. What can
 be seen from outside (a file that appeared, a connection that arrived, a process that died, the
 owner of a file) is looked at from outside; for the rest the attacking program, which is ours,
-reports. Everything it lays out is gone afterwards. Takes one to two seconds. It knows no engine.
+reports. Everything it lays out is gone afterwards, or an hour later at another's start where it was
+killed. Takes one to two seconds. It knows no engine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import socket
+import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +34,11 @@ from pike_hpc.sandbox.spec import Engine, SandboxSpec, environment, home
 PROBE_TIMEOUT_S = 120.0
 SCRATCH_MB, MEMORY_MB, PROCESSES = 8, 40, 6
 """Limits inside the probe, small so that going beyond them hurts nobody."""
+
+_NONCE = "pike-probe-"
+_KILLED_S = 3600.0
+"""Older files of a measurement, which takes seconds, are of one that was killed. A home on another
+machine may have another clock."""
 
 _HERE = Path(__file__).parent
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the host's, which must not be shared
@@ -172,7 +181,9 @@ class _Layout:
 
 @contextlib.contextmanager
 def _laid_out(facts: HostFacts, spec: SandboxSpec, folder: Path) -> Iterator[_Layout]:
-    nonce = f"pike-probe-{secrets.token_hex(8)}"
+    nonce = f"{_NONCE}{secrets.token_hex(8)}"
+    forget_killed(Path.home(), f".{_NONCE}*")
+    forget_killed(_SHARED_MEMORY, f"{_NONCE}*")
     with contextlib.ExitStack() as stack:
         base = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="pike-probe-", dir=folder))
@@ -217,6 +228,25 @@ def _hidden_names(folder: Path, shown: tuple[Path, ...]) -> tuple[str, ...]:
         names = set()
     through = {p.relative_to(folder).parts[0] for p in shown if folder in p.parents}
     return tuple(sorted(names - through))
+
+
+def forget_killed(folder: Path, names: str) -> None:
+    """Remove what a measurement that was killed left there; it does not raise.
+
+    Args:
+        folder: others may measure there now, on other machines as well: theirs are new.
+        names: a pattern; of what matches, only files that are ours are removed.
+    """
+    try:
+        paths = list(folder.glob(names))
+    except OSError:
+        return
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found = path.lstat()
+            old = time.time() - found.st_mtime > _KILLED_S
+            if old and stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+                path.unlink()
 
 
 @contextlib.contextmanager
