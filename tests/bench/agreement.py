@@ -230,7 +230,7 @@ def asking(device, task, source):
 
 
 def standing(document, out):
-    """Rows of an earlier run of the same code on the same machine and day, by program."""
+    """Rows of an earlier run of the same code on such a machine that day, by program."""
     path = stamp.place(document, out)
     earlier = json.loads(path.read_text("utf-8")) if path.exists() else {"rows": []}
     alike = all(document[key] == earlier.get(key) for key in ("code_digest", "date", "programs"))
