@@ -113,6 +113,15 @@ def test_a_chain_of_forks_that_outruns_the_stop_is_seen(started):
         assert not (stopped and kept_still and ran)
 
 
+def test_who_was_slain_has_ended_at_once(started):
+    """Its lane hands out no runner that is dead, as it did for the 20 ms until it heard of it."""
+    ward, page = started(HOPS)
+    await_byte(page, 1, 1)
+    assert not ward.has_ended
+    ward.slay()
+    assert ward.has_ended
+
+
 def test_an_answer_that_comes_too_late_is_nobody_elses(tmp_path):
     """A machine that is short of everything keeps the warden itself from answering."""
     argv = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +89,31 @@ def test_who_hides_is_known_and_never_at_rest(table, idle):
     assert family(ME, table.proc) == {child: True, 500: True, 501: True}
     assert threads_of(child, table.proc) == {"": (b"?", 0)}
     assert threads_of(child).keys() == {str(child)}
+
+
+def test_a_last_switch_that_was_not_counted_yet_is_waited_for(table):
+    """The kernel answers for a stopped thread's system call when it has left its core."""
+    table(ME, 1)
+    task = Path(table.proc, f"{ME}/task/{ME}")
+    status = "State:\tT (stopped)\nvoluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t2\n"
+    (task / "status").write_text(status.format(4), "ascii")
+    os.mkfifo(task / "syscall")
+
+    def leaves_its_core():
+        with (task / "syscall").open("w") as answer:  # opens when somebody asks
+            (task / "status").write_text(status.format(5), "ascii")
+            answer.write("34 0x0\n")
+
+    kernel = threading.Thread(target=leaves_its_core, daemon=True)
+    kernel.start()
+    assert threads_of(ME, table.proc) == {str(ME): (b"T", 7)}
+    kernel.join()
+
+
+def test_of_our_own_a_system_call_may_be_asked(idle):
+    """Without this a stop on a crowded machine has but two looks to go by."""
+    child = idle().pid
+    assert Path(f"/proc/{child}/task/{child}/syscall").read_text("ascii").strip()
 
 
 def test_a_list_longer_than_a_page(table):

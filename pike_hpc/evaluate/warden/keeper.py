@@ -102,7 +102,9 @@ class Warden:
             self._engines = frozenset(p for p in below if not stat_of(p) and kill(p, 0))
             self._say({"held": int(number) in below})
         elif verb == b"slay":
-            self._say({"held": not self._kill_all()})
+            left = self._kill_all()
+            self._tell_end()  # before the answer: nobody is to be given a runner that was slain
+            self._say({"held": not left})
         elif verb == b"mark":
             while select.select([self._output], [], [], 0)[0] and self._drain():
                 pass
@@ -161,7 +163,7 @@ class Warden:
 
         A fork that was under way goes on to its end, so one looks again when all that is known has
         come to rest, until nobody is new. A thread counts as stopped a moment before its last
-        switch is counted: what is noted must be the same before that look and after it.
+        switch is counted: what is noted must be the same in two looks (`threads_of`).
         """
         self._stopped = {}
         deadline = time.monotonic() + _STOP_PATIENCE_S

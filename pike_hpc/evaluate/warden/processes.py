@@ -32,11 +32,17 @@ def stat_of(pid: int, proc: str = "/proc") -> list[str]:
 def threads_of(pid: int, proc: str = "/proc") -> Threads:
     """State of each thread and how often it was switched; empty when the process is gone.
 
-    One that hides, as it can where /proc is mounted with hidepid, has a thread that never rests.
+    A thread that stops has that state for a moment before its last switch is counted, and for
+    milliseconds where others hold what it needs in between. Asked for the system call of one that
+    does not run, the kernel first waits until it has left its core (lib/syscall.c): of who was seen
+    stopped once, the last switch is counted when seen again. Where that may not be asked, as of
+    what has given privileges up, two looks that agree are all there is. A process that hides, as it
+    can where /proc is mounted with hidepid, has a thread that never rests.
     """
     found: Threads = {}
     with contextlib.suppress(OSError):
         for thread in os.scandir(f"{proc}/{pid}/task"):
+            _read(f"{thread.path}/syscall")
             text = _read(f"{thread.path}/status")
             state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
             switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
