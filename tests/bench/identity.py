@@ -5,7 +5,8 @@
 
 The one program whose speedup is known beforehand, whatever the machine does, for models of 0.1 ms
 as for those of 30. Each task's is judged N times in all lanes of a device. `holds_one` of the
-`repeats` have an interval with 1 in it: 19 of 20 are what a 95 % interval promises.
+`repeats` have an interval with 1 in it: 19 of 20 are what a 95 % interval promises. Where fewer do,
+`latencies_ms` tell which side was slower than usual, verdict by verdict.
 """
 
 import argparse
@@ -28,7 +29,8 @@ FIGURES = {
     "": "rows",
     "rows.*": (
         "task wrong lanes repeats? reference_ms? candidate_ms? pooled_speedup? spread_of_repeats? "
-        "half_width? inside? holds_one? tags? speedups?"
+        "half_width? inside? holds_one? tags? speedups? "
+        "latencies_ms?"
     ),
 }
 TASKS = {
@@ -46,13 +48,14 @@ def measured(judges, device, key, repeats, seconds):
     found = {"task": key, "wrong": wrong, "lanes": len(judges)}
     if not results:
         return found
-    intervals = [result.timing.ci95 for result in results]
+    timings = [result.timing for result in results]
     tags = collections.Counter(str(tag) for result in results for tag in result.tags)
     return {
         **found,
-        **repeats_of([result.timing for result in results]),
-        "holds_one": sum(low <= 1 <= high for low, high in intervals),
+        **repeats_of(timings),
+        "holds_one": sum(low <= 1 <= high for low, high in (t.ci95 for t in timings)),
         "tags": dict(sorted(tags.items())),
+        "latencies_ms": [[round(t.reference_ms, 4), round(t.candidate_ms, 4)] for t in timings],
     }
 
 
