@@ -99,7 +99,13 @@ class Bench:
         return self._work[by]
 
     def start(self) -> None:
-        """Have the reference's runner start, if there is none yet."""
+        """Have the reference's runner start, if there is none.
+
+        One that was kept may have been killed meanwhile: for the machine's memory, or since it
+        would not rest while another lane timed.
+        """
+        if self._runner is not None and self._runner.has_ended:
+            self._end_reference()
         if self._runner is None:
             self._runner = self._runners.take("reference")
 

@@ -317,6 +317,11 @@ class RunnerLink:
         )
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its process is known to be no more."""
+        return self._host.has_ended(self.number)
+
+    @property
     def attached(self) -> bool:
         """Whether it may have run anything of its program."""
         return self._waiting is not None

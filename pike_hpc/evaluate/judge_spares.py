@@ -34,7 +34,7 @@ class Spares:
         """One for `role`, the lane's word for what it is to run: one that waits, else a new one."""
         while self._waiting:
             spare = self._waiting.pop(0)
-            if not self._host.has_ended(spare.number):
+            if not spare.has_ended:
                 self._host.appoint(spare.number, role)
                 return spare
             spare.end()

@@ -8,6 +8,7 @@ import sys
 import pytest
 from builders.tiny_task import TASK, TASK_SOURCE, asked, judge
 
+from pike_hpc.evaluate.wards import REFERENCE
 from pike_hpc.records import EvalStatus, Tier
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -55,6 +56,16 @@ def test_a_lost_judge_is_replaced(lane):
     assert lane.evaluate(asked(TASK_SOURCE), kill_the_judge).status is EvalStatus.JUDGE_ERROR
     assert killed
     assert lane.evaluate(asked(TASK_SOURCE)).status is EvalStatus.PASSED
+
+
+def test_a_reference_that_was_killed_between_two_candidates_is_replaced(lane):
+    """As the lane does with one that seemed to run while another lane timed."""
+    assert lane.evaluate(asked(TASK_SOURCE)).status is EvalStatus.PASSED
+    wards = lane._crew._wards
+    (kept,) = (number for number, role in wards._roles.items() if role == REFERENCE)
+    wards._wards[kept].slay()
+    result = lane.evaluate(asked(TASK_SOURCE))
+    assert result.status is EvalStatus.PASSED, result.message
 
 
 def test_a_busy_machine_is_said(lane):
