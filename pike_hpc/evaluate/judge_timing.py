@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -100,10 +100,15 @@ class Stopwatch:
         checks: int = 0,
         bounded: bool = False,
         pages_fault: bool = False,
+        cores: Collection[int] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pages_fault`: whether even slow programs become faster over their first calls."""
-        self._clock, self._bounded = clock, bounded
+        """The pair's stopwatch.
+
+        `pages_fault`: whether even slow programs become faster over their first calls. `cores`:
+        those that judge and runners spin on, if they do.
+        """
+        self._clock, self._bounded, self._cores = clock, bounded, cores
         self._slow_calls = SLOW_PILOT_CALLS if pages_fault else 1
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._company, self._accompanied = company, False
@@ -159,7 +164,7 @@ class Stopwatch:
         """
         self._guard = guard or self._guard
         self._guard.begin()
-        neighbours = Neighbours((self._reference.link, self._candidate.link))
+        neighbours = Neighbours((self._reference.link, self._candidate.link), self._cores)
         latency = self._pilot()
         start = self._clock()
         plan = self._settled(self._plan(latency))

@@ -151,6 +151,7 @@ class Examiner:
         """
         assert self._outcome.tier is not None
         drawn = iter(range(1 << 62))
+        ours, runners = spin_cpus(self._truth.device)
         watch = Stopwatch(
             reference,
             self._link,
@@ -161,11 +162,12 @@ class Examiner:
             checks=self._spot_checks(),
             bounded=bounded,
             pages_fault=self._truth.device.type == "cpu",
+            cores=(*ours, *runners),
         )
 
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:
             watch.settle()
-            with on_own_core(spin_cpus(self._truth.device)[0]):
+            with on_own_core(ours):
                 (found, tags), quiet = solitude.during(
                     (reference.number, self._link.number), lambda: watch.measure(rule, guard)
                 )
