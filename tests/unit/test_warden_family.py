@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.evaluate.warden import family, threads_of
+from pike_hpc.evaluate.warden.processes import slept_on
 
 ME = 100
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 @pytest.fixture
@@ -92,12 +94,19 @@ def test_who_hides_is_known_and_never_at_rest(table, idle):
 
 
 def test_a_last_switch_that_was_not_counted_yet_is_waited_for(table):
-    """The kernel answers for a stopped thread's system call when it has left its core."""
+    """The kernel answers for a stopped thread's system call when it has left its core.
+
+    Of one that runs, or is amid exec, it is not asked: nobody would answer here.
+    """
     table(ME, 1)
     task = Path(table.proc, f"{ME}/task/{ME}")
+    (task.parent / str(ME + 1)).mkdir()
     status = "State:\tT (stopped)\nvoluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t2\n"
     (task / "status").write_text(status.format(4), "ascii")
-    os.mkfifo(task / "syscall")
+    runs = status.replace("T (stopped)", "R (running)").format(1)
+    (task.parent / str(ME + 1) / "status").write_text(runs, "ascii")
+    for thread in (ME, ME + 1):
+        os.mkfifo(task.parent / str(thread) / "syscall")
 
     def leaves_its_core():
         with (task / "syscall").open("w") as answer:  # opens when somebody asks
@@ -106,12 +115,29 @@ def test_a_last_switch_that_was_not_counted_yet_is_waited_for(table):
 
     kernel = threading.Thread(target=leaves_its_core, daemon=True)
     kernel.start()
-    assert threads_of(ME, table.proc) == {str(ME): (b"T", 7)}
+    assert threads_of(ME, table.proc) == {str(ME): (b"T", 7), str(ME + 1): (b"R", 3)}
     kernel.join()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "slept"),
+    [
+        ((b"T", 6), (b"T", 6), True),
+        ((b"T", 6), (b"T", 7), False),  # it was woken, and stopped itself again
+        ((b"T", 6), (b"R", 6), False),
+        ((b"Z", 6), (b"Z", 7), True),  # called dead before its last switch
+        ((b"D", 6), (b"T", 22), True),  # to the end of its system call
+        ((b"D", 6), (b"T", 23), False),
+    ],
+)
+def test_who_slept_on(before, now, slept):
+    assert slept_on({"1": before}, {"1": now}) == slept
 
 
 def test_of_our_own_a_system_call_may_be_asked(idle):
     """Without this a stop on a crowded machine has but two looks to go by."""
+    if YAMA.exists() and int(YAMA.read_text("ascii")) > 1:
+        pytest.skip("kernel.yama.ptrace_scope is above 1: of nobody one may ask for it")
     child = idle().pid
     assert Path(f"/proc/{child}/task/{child}/syscall").read_text("ascii").strip()
 

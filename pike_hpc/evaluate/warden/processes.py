@@ -16,6 +16,7 @@ _THREADS = 17
 """num_threads among the fields that `stat_of` gives (proc_pid_stat(5) counts from the pid)."""
 AT_REST = b"TtDZXI"
 """States of proc_pid_stat(5) in which a thread that was told to stop runs no more."""
+_DEAD = b"ZX"
 _LAST_SWITCHES = 16
 """Of a thread that slept in the kernel when it was stopped, until the stop reached it."""
 
@@ -34,28 +35,41 @@ def threads_of(pid: int, proc: str = "/proc") -> Threads:
 
     A thread that stops has that state for a moment before its last switch is counted, and for
     milliseconds where others hold what it needs in between. Asked for the system call of one that
-    does not run, the kernel first waits until it has left its core (lib/syscall.c): of who was seen
-    stopped once, the last switch is counted when seen again. Where that may not be asked, as of
-    what has given privileges up, two looks that agree are all there is. A process that hides, as it
-    can where /proc is mounted with hidepid, has a thread that never rests.
+    is stopped, the kernel first waits until it has left its core (lib/syscall.c); of one amid exec
+    that answer may take as long as it likes. Where it may not be asked, as of what has given
+    privileges up, two looks that agree are all there is. A process that hides, as it can where
+    /proc is mounted with hidepid, has a thread that never rests.
     """
     found: Threads = {}
     with contextlib.suppress(OSError):
         for thread in os.scandir(f"{proc}/{pid}/task"):
-            _read(f"{thread.path}/syscall")
-            text = _read(f"{thread.path}/status")
-            state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
-            switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
-            letter = state[1] if state and switches else b"?"
-            found[thread.name] = (letter, sum(map(int, switches)))
+            seen = _state_of(thread.path)
+            if seen[0] == b"T":
+                _read(f"{thread.path}/syscall")
+                seen = _state_of(thread.path)
+            found[thread.name] = seen
     return found if found or not kill(pid, 0) else {"": (b"?", 0)}
 
 
+def _state_of(thread: str) -> tuple[bytes, int]:
+    """Of a thread's folder: its state, and how often it was switched; `?` where it is gone."""
+    text = _read(f"{thread}/status")
+    state = re.search(rb"^State:\s+(\S)", text, re.MULTILINE)
+    switches = re.findall(rb"ctxt_switches:\s+(\d+)", text)
+    return state[1] if state and switches else b"?", sum(map(int, switches))
+
+
 def slept_on(before: Threads, now: Threads) -> bool:
-    """Whether the same threads rest as before, and ran no more than the end of a system call."""
+    """Whether the same threads rest as before, and ran no more than the end of a system call.
+
+    The dead do not run: their last switch may be counted after they are called dead.
+    """
     return before.keys() == now.keys() and all(
         state in AT_REST
-        and switches <= before[thread][1] + (_LAST_SWITCHES if before[thread][0] == b"D" else 0)
+        and (
+            before[thread][0] in _DEAD
+            or switches <= before[thread][1] + (_LAST_SWITCHES if before[thread][0] == b"D" else 0)
+        )
         for thread, (state, switches) in now.items()
     )
 
