@@ -32,6 +32,10 @@ JUDGE_PATIENCE_S = 600.0
 """How long the judge may be silent beyond a candidate's time: float64 answers of large models."""
 
 
+_LISTEN_S = 1.0
+"""Between two looks for news at most: another lane's thread may have taken it off the socket."""
+
+
 class JudgeLost(Exception):
     """The judge died or fell silent; the message says how."""
 
@@ -239,7 +243,7 @@ class Crew:
                 raise JudgeLost(f"the judge was silent for {patience_s:.0f} s")
             with self._hands:
                 sources: list[Any] = [*judge.sources(), *self._wards.living()]
-            ready = select.select(sources, [], [], left)[0]
+            ready = select.select(sources, [], [], min(left, _LISTEN_S))[0]
             with self._moving():
                 judge.pump()
                 self._tell_ends(judge)
