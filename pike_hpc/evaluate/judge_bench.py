@@ -6,6 +6,8 @@ large model has left the device before the reference takes its place there.
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from pike_hpc.evaluate.judge_admission import Yardstick, admit
@@ -105,6 +107,7 @@ class Bench:
         would not rest while another lane timed.
         """
         if self._runner is not None and self._runner.has_ended:
+            sys.stderr.write(f"the reference of {self.task.key} had ended; it is started again\n")
             self._end_reference()
         if self._runner is None:
             self._runner = self._runners.take("reference")
@@ -241,7 +244,9 @@ class Bench:
 
         Raises RunnerFailed: of the reference.
         """
-        if self._device.type == "cuda" and self._runner is not None and not self._lean:
+        if self._runner is None or self._runner.has_ended:
+            return
+        if self._device.type == "cuda" and not self._lean:
             self._runner.allow(SHED_S)
             self._runner.do(Op.SHED)
             self._lean = 1

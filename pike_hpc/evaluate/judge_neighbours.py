@@ -19,40 +19,74 @@ MAX_FOREIGN = 0.1
 
 STAT = Path("/proc/stat")
 
-_BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
-"""user, nice, system, irq, softirq, steal of proc_stat(5)."""
+_USED_FIELDS, _STOLEN_FIELD = (0, 1, 2, 5, 6), 7
+"""user, nice, system, irq, softirq; and steal of proc_stat(5): what a virtual machine's host gave
+to others."""
+
+Share = tuple[float, float, float]
+"""Of some cores, in seconds: used by anybody here, stolen by the host, used by ourselves."""
 
 
 class Neighbours:
     """Watches from its making on."""
 
     def __init__(
-        self, ours: Sequence[RunnerLink], cores: Collection[int] = (), stat: Path = STAT
+        self,
+        ours: Sequence[RunnerLink],
+        judge: Collection[int] = (),
+        runners: Collection[int] = (),
+        stat: Path = STAT,
     ) -> None:
-        """`cores`: those that judge and runners spin on; all that we may use where they don't."""
+        """Cores that the judge and that the runners spin on: they are watched, each for its own.
+
+        Where they spin on none, all that we may use are watched.
+        """
         self._ours, self._stat = ours, stat
-        self._cores = frozenset(cores) or frozenset(os.sched_getaffinity(0))
+        mine, all_of_us = (self._judge_s,), (self._judge_s, self._runners_s)
+        self._watched = (
+            ((judge, mine), (runners, (self._runners_s,)))
+            if judge and runners
+            else ((os.sched_getaffinity(0), all_of_us),)
+        )
         self._start = self._look()
 
     def noisy(self) -> bool:
-        """Whether others used more than MAX_FOREIGN of these cores since the start."""
-        elapsed, busy, own = (b - a for a, b in zip(self._start, self._look(), strict=True))
-        return busy - own > MAX_FOREIGN * len(self._cores) * elapsed
+        """Whether others used more than MAX_FOREIGN of these cores since the start.
 
-    def _look(self) -> tuple[float, float, float]:
-        """Seconds of the clock, of the cores being busy, and of our own CPU time."""
+        What we use elsewhere is none of it: no more is ours than the cores have had time.
+        """
+        (start, before), (end, after) = self._start, self._look()
+        elapsed, taken, count = end - start, 0.0, 0
+        for (cores, _), then, now in zip(self._watched, before, after, strict=True):
+            used, stolen, own = (b - a for a, b in zip(then, now, strict=True))
+            taken += stolen + max(0.0, used - min(own, elapsed * len(cores)))
+            count += len(cores)
+        return taken > MAX_FOREIGN * count * elapsed
+
+    def _look(self) -> tuple[float, list[Share]]:
+        """Seconds of the clock, and the shares of what is watched."""
+        shares = [
+            (*used_s(cores, self._stat), sum(each() for each in who))
+            for cores, who in self._watched
+        ]
+        return time.monotonic(), shares
+
+    def _judge_s(self) -> float:
         used = os.times()
-        own = used.user + used.system + sum(link.cpu_s() for link in self._ours)
-        return time.monotonic(), busy_s(self._cores, self._stat), own
+        return used.user + used.system
+
+    def _runners_s(self) -> float:
+        return sum(link.cpu_s() for link in self._ours)
 
 
-def busy_s(cores: Collection[int], stat: Path = STAT) -> float:
-    """Seconds that these cores were not idle since boot."""
+def used_s(cores: Collection[int], stat: Path = STAT) -> tuple[float, float]:
+    """Seconds since boot that somebody used these cores, and that the host gave to others."""
     wanted = {f"cpu{core}" for core in cores}
     tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
-    total = 0
+    used = stolen = 0
     for line in stat.read_text(encoding="ascii").splitlines():
         name, *fields = line.split()
         if name in wanted:
-            total += sum(int(fields[i]) for i in _BUSY_FIELDS)
-    return total * tick_s
+            used += sum(int(fields[i]) for i in _USED_FIELDS)
+            stolen += int(fields[_STOLEN_FIELD])
+    return used * tick_s, stolen * tick_s

@@ -100,15 +100,15 @@ class Stopwatch:
         checks: int = 0,
         bounded: bool = False,
         pages_fault: bool = False,
-        cores: Collection[int] = (),
+        spun: tuple[Collection[int], Collection[int]] = ((), ()),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The pair's stopwatch.
 
-        `pages_fault`: whether even slow programs become faster over their first calls. `cores`:
-        those that judge and runners spin on, if they do.
+        `pages_fault`: whether even slow programs become faster over their first calls. `spun`: the
+        cores that the judge and that the runners spin on, if they do.
         """
-        self._clock, self._bounded, self._cores = clock, bounded, cores
+        self._clock, self._bounded, self._spun = clock, bounded, spun
         self._slow_calls = SLOW_PILOT_CALLS if pages_fault else 1
         self._reference, self._candidate = Side(reference), Side(candidate)
         self._company, self._accompanied = company, False
@@ -164,7 +164,7 @@ class Stopwatch:
         """
         self._guard = guard or self._guard
         self._guard.begin()
-        neighbours = Neighbours((self._reference.link, self._candidate.link), self._cores)
+        neighbours = Neighbours((self._reference.link, self._candidate.link), *self._spun)
         latency = self._pilot()
         start = self._clock()
         plan = self._settled(self._plan(latency))

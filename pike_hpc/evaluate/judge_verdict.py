@@ -151,7 +151,7 @@ class Examiner:
         """
         assert self._outcome.tier is not None
         drawn = iter(range(1 << 62))
-        ours, runners = spin_cpus(self._truth.device)
+        spun = spin_cpus(self._truth.device)
         watch = Stopwatch(
             reference,
             self._link,
@@ -162,12 +162,12 @@ class Examiner:
             checks=self._spot_checks(),
             bounded=bounded,
             pages_fault=self._truth.device.type == "cpu",
-            cores=(*ours, *runners),
+            spun=spun,
         )
 
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:
             watch.settle()
-            with on_own_core(ours):
+            with on_own_core(spun[0]):
                 (found, tags), quiet = solitude.during(
                     (reference.number, self._link.number), lambda: watch.measure(rule, guard)
                 )

@@ -211,6 +211,7 @@ class Caller:
     """A reference's runner: what its calls take of the GPU, it holds until it gives it back."""
 
     number = 1
+    has_ended = False
 
     def __init__(self, gpu, takes, *, fails=None, tail=""):
         self._gpu, self._takes, self._fails, self._tail = gpu, takes, fails, tail
