@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from pike_hpc.evaluate.crew import Crew, JudgeLost
 from pike_hpc.evaluate.device import Device, compute_capability
 from pike_hpc.evaluate.gate import Gate
 from pike_hpc.evaluate.gpu_lock import take_free
+from pike_hpc.evaluate.judge_cores import beside
 from pike_hpc.evaluate.lane import Lane
 from pike_hpc.machine import (
     divide_cpus,
@@ -73,7 +74,7 @@ def open_lane(
         chosen = _choose(engine, image)
         with (
             _nothing_left(chosen),
-            _builder(chosen, scratch, gpus[0], image) as builder,
+            _builder(chosen, scratch, gpus, image) as builder,
             Lane(
                 device.torch_device,
                 chosen,
@@ -112,11 +113,10 @@ def open_judges(
         on_phase(f"trial of its sandbox (engine {engine})")
         chosen = _choose(engine, image)
         stack.enter_context(_nothing_left(chosen))
-        cpus = os.sched_getaffinity(0)
-        shares = divide_cpus(cpus, len(gpus), physical_cores(cpus))
+        shares = _shares(gpus)
         on_phase("look at its processors and compilers")
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
-        builder = stack.enter_context(_builder(chosen, scratch, gpus[0], image))
+        builder = stack.enter_context(_builder(chosen, scratch, gpus, image))
         uuids = [gpu for gpu in gpus if gpu is not None]
         each = lanes_each(min(map(len, shares)), uuids)
         gates: list[Gate[Crew]] = [Gate() for _ in gpus]
@@ -144,11 +144,24 @@ def open_judges(
         yield tuple(judges)
 
 
-def _builder(engine: sandbox.Engine, scratch: Path, gpu: str | None, image: str | None) -> Builder:
-    """One for all lanes of a process: their GPUs are of one kind."""
-    arch = compute_capability(gpu) if gpu else None
+def _shares(gpus: Collection[str | None]) -> tuple[frozenset[int], ...]:
+    """The CPUs of each GPU's lanes."""
+    cpus = os.sched_getaffinity(0)
+    return divide_cpus(cpus, len(gpus), physical_cores(cpus))
+
+
+def _builder(
+    engine: sandbox.Engine, scratch: Path, gpus: Sequence[str | None], image: str | None
+) -> Builder:
+    """One for all lanes of a process: their GPUs are of one kind.
+
+    Builds go on while a GPU's lanes time, so they leave alone the cores that are timed on.
+    """
+    arch = compute_capability(gpus[0]) if gpus[0] else None
     tools = sandbox.toolchain(env.environ(), image=image)
-    return Builder(engine, scratch=scratch, tools=tools, arch=arch, image=image)
+    known = physical_cores(os.sched_getaffinity(0))
+    cpus = frozenset().union(*(beside(s, known) for s in _shares(gpus))) if arch else ()
+    return Builder(engine, scratch=scratch, tools=tools, arch=arch, image=image, cpus=cpus)
 
 
 def measure_isolation(engine: str, tmp: Path | None = None, image: str | None = None) -> Isolation:

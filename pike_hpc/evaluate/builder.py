@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +68,7 @@ class Builder:
         arch: str | None = None,
         python: str = sys.executable,
         image: str | None = None,
+        cpus: Collection[int] = (),
         keep_mb: int = 1024,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -79,13 +81,14 @@ class Builder:
             arch: compute capability of the GPU that will run them, such as 9.0; None without.
             python: the interpreter, with torch.
             image: container image, for engines that run one.
+            cpus: those that builds may use; all of this thread's where there are none.
             keep_mb: of libraries, and a quarter of it of caches; those used longest ago go first.
             timeout_s: for one build.
         """
         self._engine, self._facts = engine, sandbox.look()
         self.tools, self._arch, self._python, self._image = tools, arch, python, image
         self._timeout_s = timeout_s
-        cpus = os.sched_getaffinity(0)
+        cpus = cpus or os.sched_getaffinity(0)
         at_once = max(1, len(cpus) // JOBS_EACH)
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
         self._memory_mb = max(4096, memory_mb // (2 * at_once))

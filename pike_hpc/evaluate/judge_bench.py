@@ -126,7 +126,7 @@ class Bench:
             places=places_for(truth.frame, answers=answers, resets=truth.resets),
             resets=truth.resets,
             threads=torch.get_num_threads(),
-            spin_cpus=spin_cpus(self._device)[1],
+            spin_cpus=spin_cpus(self._device.type)[1],
             task=effective_source(self.task),
             weights=truth.weights.buffer,
             other_weights=truth.probe.weights.buffer,

@@ -12,8 +12,6 @@ import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 
-import torch
-
 from pike_hpc.machine import divide_cpus, physical_cores
 
 MIN_CORES = 3
@@ -30,16 +28,33 @@ def split(cpus: Collection[int], cores: Mapping[int, tuple[int, int]]) -> tuple[
         cpus: those that may be used.
         cores: physical core of each CPU, as far as it is known.
     """
+    judge, runners = _two_cores(cpus, cores)
+    return tuple(sorted(judge)[:1]), tuple(sorted(runners)[:1])
+
+
+def beside(cpus: Collection[int], cores: Mapping[int, tuple[int, int]]) -> frozenset[int]:
+    """Those of these CPUs that share a core with none that is spun on, for work that can wait."""
+    return frozenset(cpus).difference(*_two_cores(cpus, cores))
+
+
+def _two_cores(
+    cpus: Collection[int], cores: Mapping[int, tuple[int, int]]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """The CPUs of the judge's core and of the runners'; both empty where there are too few.
+
+    Where each CPU seems a core of its own, that is hidden or not so: they are taken in pairs.
+    """
     count = len({cores.get(cpu, (cpu,)) for cpu in cpus})
     if count < MIN_CORES:
-        return (), ()
+        return frozenset(), frozenset()
     parts = divide_cpus(cpus, count, cores)
-    return (min(parts[0]),), (min(parts[2]),)
+    size = 1 if any(len(part) > 1 for part in parts) else 2
+    return parts[0].union(*parts[1:size]), parts[2].union(*parts[3 : 2 + size])
 
 
-def spin_cpus(device: torch.device) -> tuple[Cpus, Cpus]:
-    """Likewise for this process; both empty on a CPU, whose cores are the model's."""
-    if device.type != "cuda":
+def spin_cpus(device_type: str) -> tuple[Cpus, Cpus]:
+    """`split` for this process; both empty on a CPU, whose cores are the model's."""
+    if device_type != "cuda":
         return (), ()
     cpus = os.sched_getaffinity(0)
     return split(cpus, physical_cores(cpus))

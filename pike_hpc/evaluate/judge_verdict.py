@@ -151,7 +151,7 @@ class Examiner:
         """
         assert self._outcome.tier is not None
         drawn = iter(range(1 << 62))
-        spun = spin_cpus(self._truth.device)
+        spun = spin_cpus(self._truth.device.type)
         watch = Stopwatch(
             reference,
             self._link,

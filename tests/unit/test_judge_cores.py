@@ -1,11 +1,6 @@
 """Where judge and runner spin."""
 
-import pytest
-import torch
-
-from pike_hpc.evaluate.judge_cores import spin_cpus, split
-
-pytestmark = pytest.mark.torch
+from pike_hpc.evaluate.judge_cores import beside, spin_cpus, split
 
 
 def test_judge_and_runner_share_no_physical_core():
@@ -26,4 +21,18 @@ def test_too_few_cores_are_left_to_the_model():
 
 
 def test_nobody_spins_where_the_model_runs_on_the_cpu():
-    assert spin_cpus(torch.device("cpu")) == ((), ())
+    assert spin_cpus("cpu") == ((), ())
+
+
+def test_builds_share_no_core_with_what_is_timed():
+    pairs = {cpu: (0, cpu // 2) for cpu in range(8)}
+    assert beside(range(8), pairs) == {2, 3, 6, 7}
+
+
+def test_cores_that_seem_single_may_be_halves_of_one():
+    assert beside(range(16), {}) == set(range(4, 16))
+    assert beside({4, 5, 6}, {}) == set()
+
+
+def test_where_nobody_spins_builds_run_anywhere():
+    assert beside(range(2), {}) == {0, 1}
