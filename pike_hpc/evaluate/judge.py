@@ -25,12 +25,17 @@ import torch
 from pike_hpc.evaluate.admission import Admission
 from pike_hpc.evaluate.built import NOTHING, Built
 from pike_hpc.evaluate.judge_anchor import Alone, time_alone
-from pike_hpc.evaluate.judge_arrays import arrays_among_inputs
 from pike_hpc.evaluate.judge_bench import Bench, Crowded, NotAdmitted, Unfit
 from pike_hpc.evaluate.judge_context import settle
+from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
 from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
-from pike_hpc.evaluate.judge_failures import not_started, ran_short, reference_failed
+from pike_hpc.evaluate.judge_failures import (
+    not_started,
+    ran_short,
+    reference_failed,
+    task_failed,
+)
 from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
@@ -42,8 +47,8 @@ from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed
 from pike_hpc.evaluate.judge_warm import Warm
 from pike_hpc.evaluate.logs import clean
+from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
-from pike_hpc.evaluate.screen import printable
 from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import Channel
 from pike_hpc.machine import remove_tree
@@ -52,7 +57,6 @@ from pike_hpc.records import (
     EvalResult,
     EvalStatus,
     Isolation,
-    PikeError,
     Task,
     Variant,
     decode,
@@ -140,7 +144,7 @@ class Judge:
             self._forget(request.task)
             self.short = ran_short(error)
             outcome.status = EvalStatus.JUDGE_ERROR
-            outcome.message = f"the task could not be judged: {_said(error, request.task)}"
+            outcome.message = f"the task could not be judged: {task_failed(error, request.task)}"
         self._shed(request.task)
         return self._record(request, outcome, tail)
 
@@ -161,7 +165,7 @@ class Judge:
             return Admission(
                 task_digest=task.digest,
                 admitted=False,
-                reason=_said(error, task),
+                reason=task_failed(error, task),
                 seconds=round(time.monotonic() - start, 2),
             )
         finally:
@@ -266,26 +270,17 @@ class Judge:
         secrets = Secrets(os.urandom(32))
         exam, reference = self._warm.reference(bench, by, secrets)
         examiner = Examiner(request, truth, exam, link, outcome)
+        alone = functools.partial(self._time_alone, reference, truth, secrets, bounded=bounded)
         try:
             watch = self._guards.task((request.task.digest, by))
             if by is WeightsBy.STATE:
-                watch.learn(lambda: self._time_alone(reference, truth, secrets, bounded=bounded))
+                watch.learn(functools.partial(alone, "alone"))
                 link.attach(bench.shared(by), request.candidate_source, built)
                 link.allow(request.timeout_s)
             else:
                 watch.take(self._guards.task((request.task.digest, WeightsBy.STATE)).anchor)
             self._examine(request, examiner, reference, secrets, by, watch, bounded=bounded)
-            found, tier = outcome.timing, outcome.tier
-            assert found is not None
-            assert tier is not None
-            outcome.timing = self._physics.judged(found, work, tier)
-            outcome.status = EvalStatus.PASSED
-            outcome.message = (
-                f"{found.speedup:.2f}x the reference's speed "
-                f"({found.ci95[0]:.2f} to {found.ci95[1]:.2f}), tier {outcome.tier}"
-            )
-            if self._keep and not link.had_cache:
-                self._leave_cache(link)
+            self._let_pass(outcome, link, watch, work, functools.partial(alone, "without"))
         except Verdict as verdict:
             if examiner.guessed and verdict.status is EvalStatus.WRONG_RESULT:
                 raise NeedSeed(verdict) from None
@@ -327,6 +322,33 @@ class Judge:
         examiner.profile()
         examiner.look_closer()
 
+    def _let_pass(
+        self,
+        outcome: Outcome,
+        link: RunnerLink,
+        watch: TaskWatch,
+        work: Work | None,
+        time_alone: Callable[[], tuple[Alone, bool]],
+    ) -> None:
+        """The verdict on one that is right and timed, unless it is too fast. Raises Verdict."""
+        found, tier = outcome.timing, outcome.tier
+        assert found is not None
+        assert tier is not None
+        possible = self._physics.judged(found, work, tier)
+        if self._keep and not link.had_cache:
+            self._leave_cache(link)
+
+        def time_without() -> tuple[Alone, bool]:
+            link.end()
+            return time_alone()
+
+        outcome.timing = timing = watch.believed(possible, time_without)
+        outcome.status = EvalStatus.PASSED
+        outcome.message = (
+            f"{timing.speedup:.2f}x the reference's speed "
+            f"({timing.ci95[0]:.2f} to {timing.ci95[1]:.2f}), tier {tier}"
+        )
+
     def _leave_cache(self, link: RunnerLink) -> None:
         """What its compilers made, for the next run of the same text. The verdict is known."""
         with contextlib.suppress(RunnerFailed, OSError):
@@ -336,17 +358,27 @@ class Judge:
                 self.left = True
 
     def _time_alone(
-        self, reference: RunnerLink, truth: Truth, secrets: Secrets, *, bounded: bool
+        self,
+        reference: RunnerLink,
+        truth: Truth,
+        secrets: Secrets,
+        label: str,
+        *,
+        bounded: bool,
     ) -> tuple[Alone, bool]:
-        """Latency of the reference and the constant, and whether nobody else was on the device."""
+        """Latency of the reference and the constant, and whether nobody else was on the device.
+
+        On the core that timings beside a candidate are taken on. Inputs are drawn under `label`.
+        """
         drawn = itertools.count()
 
         def fresh(count: int) -> Sequence[torch.Tensor]:
-            return truth.pack_fresh(secrets.seed("alone", next(drawn)), count)
+            return truth.pack_fresh(secrets.seed(label, next(drawn)), count)
 
-        return self._solitude.during(
-            (reference.number,), lambda: time_alone(reference, fresh, bounded=bounded)
-        )
+        with on_own_core(spin_cpus(self._device.type)[0]):
+            return self._solitude.during(
+                (reference.number,), lambda: time_alone(reference, fresh, bounded=bounded)
+            )
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
         passed = outcome.status is EvalStatus.PASSED
@@ -367,23 +399,6 @@ class Judge:
             log_tail=clean(tail),
             environment=replace(self._environment, buffers=self._warm.place.value),
         )
-
-
-def _said(error: BaseException, task: Task) -> str:
-    """One line of what went wrong with a task, for a person."""
-    if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        return (
-            f"it needs more GPU memory than there is: {free / 2**30:.1f} of {total / 2**30:.1f} "
-            "GiB were free when it ran out"
-        )
-    if isinstance(error, RunnerFailed):
-        return reference_failed(error)
-    if (arrays := arrays_among_inputs(task)) is not None:
-        return arrays
-    if isinstance(error, PikeError):
-        return printable("; ".join(filter(None, (error.what, error.fix))), 400)
-    return printable(f"{type(error).__name__}: {error}", 400)
 
 
 def serve(host: Host, make: Callable[..., Judge] = Judge) -> None:

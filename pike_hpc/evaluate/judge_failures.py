@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import signal
 
+import torch
+
+from pike_hpc.evaluate.judge_arrays import arrays_among_inputs
 from pike_hpc.evaluate.judge_bench import Crowded, Shortage, Unfit
 from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed
 from pike_hpc.evaluate.runner import NO_MEMORY, Code, Op, code_of
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.evaluate.screen import printable
-from pike_hpc.records import EvalStatus
+from pike_hpc.records import EvalStatus, PikeError, Task
 
 _CODES: dict[Code, tuple[EvalStatus, str]] = {
     Code.RAISED: (EvalStatus.RUNTIME_ERROR, "raised an exception {while_}; see the log"),
@@ -173,3 +176,20 @@ def cannot_share(error: Exception) -> bool:
     if isinstance(error, DeviceMemoryError):
         return error.result != FULL
     return isinstance(error, RunnerFailed) and error.op is None
+
+
+def task_failed(error: BaseException, task: Task) -> str:
+    """One line of what went wrong with a task, for a person."""
+    if isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return (
+            f"it needs more GPU memory than there is: {free / 2**30:.1f} of {total / 2**30:.1f} "
+            "GiB were free when it ran out"
+        )
+    if isinstance(error, RunnerFailed):
+        return reference_failed(error)
+    if (arrays := arrays_among_inputs(task)) is not None:
+        return arrays
+    if isinstance(error, PikeError):
+        return printable("; ".join(filter(None, (error.what, error.fix))), 400)
+    return printable(f"{type(error).__name__}: {error}", 400)

@@ -9,9 +9,9 @@ import torch
 
 from pike_hpc.evaluate.judge_anchor import Alone
 from pike_hpc.evaluate.nvml import Gpu, NvmlError
-from pike_hpc.evaluate.nvml_guard import Anchor, Guard, History, Read, unread
+from pike_hpc.evaluate.nvml_guard import Anchor, Guard, History, Read, unread, usual
 from pike_hpc.evaluate.statistics import Estimate
-from pike_hpc.records import Clocks
+from pike_hpc.records import Clocks, Timing
 
 Measure = Callable[[Guard], tuple[Estimate, tuple[str, ...]]]
 """A timing under a guard: the estimate and its tags."""
@@ -40,21 +40,8 @@ class TaskWatch:
         Args:
             time_alone: its latency and the constant, and whether nobody else was on the device.
         """
-        if not self._drifts or self.anchor is not None:
-            return
-        guard = self.guard()
-        guard.begin()
-        guard.before()
-        alone, quiet = time_alone()
-        if guard.after(reference_last=True) and quiet:
-            seen = guard.clocks()
-            self.take(
-                Anchor(
-                    latency_ms=alone.latency_ms,
-                    nulls_ms=alone.nulls_ms,
-                    sm_mhz=seen.sm_mhz if seen else None,
-                )
-            )
+        if self._drifts and self.anchor is None:
+            self.take(self._anchored(time_alone))
 
     def take(self, anchor: Anchor | None) -> None:
         """Hold the reference against what is known of it under other weights."""
@@ -64,16 +51,45 @@ class TaskWatch:
         """What `measure` finds under a guard, and what the GPU said meanwhile.
 
         Measured once more where the reference was far from what is usual for it in this session.
-        Where it is so again the tag is `noisy`, and a reference that was slower than it can be by
-        itself counts as the slowest that can be.
+        Where it is so again the tag is `noisy`.
         """
         for _ in range(2):
             guard = self.guard()
             found, tags = measure(guard)
             if not self._drifts or self._history.agrees(found.reference_ms):
                 return found, tags, guard.clocks()
-        believed = at_most(found, self._history.most_ms)
-        return believed, tuple({*tags, "noisy"}), guard.clocks()
+        return found, tuple({*tags, "noisy"}), guard.clocks()
+
+    def believed(self, timing: Timing, time_without: Callable[[], tuple[Alone, bool]]) -> Timing:
+        """The timing, its reference no slower than it can be with no candidate there.
+
+        Where it was slower than it once was alone, it is timed alone again: a machine that is
+        busier than it was then still is so, and what a candidate did has ended with it.
+
+        Args:
+            timing: of a candidate.
+            time_without: as for `learn`, once that candidate is gone.
+        """
+        if timing.reference_ms <= self._history.most_ms:
+            return timing
+        now = self._anchored(time_without)
+        now_ms = now.most_ms(usual(self._history.sm_mhz)) if now else 0.0
+        return at_most(timing, max(self._history.most_ms, now_ms))
+
+    def _anchored(self, time_alone: Callable[[], tuple[Alone, bool]]) -> Anchor | None:
+        """What is seen of the reference now; None where it was disturbed."""
+        guard = self.guard()
+        guard.begin()
+        guard.before()
+        alone, quiet = time_alone()
+        if not (guard.after(reference_last=True) and quiet):
+            return None
+        seen = guard.clocks()
+        return Anchor(
+            latency_ms=alone.latency_ms,
+            nulls_ms=alone.nulls_ms,
+            sm_mhz=seen.sm_mhz if seen else None,
+        )
 
 
 class Guards:
@@ -106,13 +122,13 @@ class Guards:
         return self._tasks[key]
 
 
-def at_most(found: Estimate, reference_ms: float) -> Estimate:
+def at_most(timing: Timing, reference_ms: float) -> Timing:
     """The same candidate held against a reference that takes no longer than this."""
-    part = min(1.0, reference_ms / found.reference_ms)
-    low, high = found.ci95
+    part = min(1.0, reference_ms / timing.reference_ms)
+    low, high = timing.ci95
     return replace(
-        found,
-        speedup=found.speedup * part,
+        timing,
+        speedup=timing.speedup * part,
         ci95=(low * part, high * part),
-        reference_ms=found.reference_ms * part,
+        reference_ms=timing.reference_ms * part,
     )

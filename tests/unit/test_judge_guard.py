@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_anchor import Alone  # noqa: E402
 from pike_hpc.evaluate.judge_guard import Guards, at_most  # noqa: E402
+from pike_hpc.evaluate.judge_outcome import as_timing  # noqa: E402
 from pike_hpc.evaluate.nvml_guard import DRIFT_MS, SLACK, VERDICTS, Anchor  # noqa: E402
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402
 from pike_hpc.evaluate.statistics import Estimate  # noqa: E402
@@ -96,23 +97,59 @@ def watch_of(mhz=1755):
     return watch, sensors
 
 
-def test_a_reference_slower_than_alone_is_timed_again_and_then_counts_as_it_can_be():
+def record_of(reference_ms):
+    """`twice_as_fast` in the record."""
+    return as_timing(twice_as_fast(reference_ms), None)
+
+
+def alone_again(latency_ms, quiet=True):
+    """The reference timed once more, the candidate gone."""
+    return lambda: (replace(ALONE, latency_ms=latency_ms), quiet)
+
+
+def test_a_reference_slower_than_alone_is_timed_again():
     watch, _ = watch_of()
     timer = Timer(15.0, 15.0)
     found, tags, _ = watch.timed(timer)
     assert timer.left == []
     assert set(tags) == {"early_stop", "noisy"}
-    assert found.reference_ms == pytest.approx(SLACK * 10.0, abs=0.01)
-    assert found.speedup == pytest.approx(2.0 * SLACK * 10.0 / 15.0, abs=0.01)
-    assert found.ci95[1] / found.speedup == pytest.approx(2.1 / 2.0)
+    assert found.reference_ms == 15.0
+
+
+@pytest.mark.parametrize("again", [alone_again(10.2), alone_again(15.0, quiet=False)])
+def test_one_that_only_a_candidate_can_have_slowed_counts_as_it_can_be(again):
+    watch, _ = watch_of()
+    believed = watch.believed(record_of(15.0), again)
+    assert believed.reference_ms == pytest.approx(SLACK * 10.2, rel=0.025)
+    part = believed.reference_ms / 15.0
+    assert believed.speedup == pytest.approx(2.0 * part)
+    assert believed.ci95 == pytest.approx((1.9 * part, 2.1 * part))
+    assert believed.candidate_ms == 7.5
+
+
+def test_one_that_is_slow_without_the_candidate_too_is_believed():
+    watch, _ = watch_of()
+    assert watch.believed(record_of(15.0), alone_again(14.0)) == record_of(15.0)
+
+
+def test_a_usual_one_is_not_timed_without_the_candidate():
+    watch, _ = watch_of()
+    found = record_of(10.5)
+    assert watch.believed(found, lambda: pytest.fail("timed for nothing")) is found
 
 
 def test_a_slowed_reference_never_becomes_the_usual():
     watch, _ = watch_of()
     for _ in range(20):
-        found, tags, _ = watch.timed(Timer(15.0, 15.0))
+        _, tags, _ = watch.timed(Timer(15.0, 15.0))
         assert "noisy" in tags
-        assert found.reference_ms < 12.0
+        assert watch.believed(record_of(15.0), alone_again(10.0)).reference_ms < 12.0
+
+
+def test_a_slow_moment_without_a_candidate_excuses_none_later():
+    watch, _ = watch_of()
+    watch.believed(record_of(15.0), alone_again(15.0))
+    assert watch.believed(record_of(15.0), alone_again(10.0)).reference_ms < 12.0
 
 
 @pytest.mark.parametrize("reference_ms", [8.0, 10.0, 10.9])
@@ -152,7 +189,7 @@ def test_other_weights_have_the_same_anchor():
 
 
 def test_a_faster_reference_than_believed_stays():
-    found = twice_as_fast(10.0)
+    found = record_of(10.0)
     assert at_most(found, 12.0) == found
 
 
