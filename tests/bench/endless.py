@@ -82,6 +82,12 @@ class Endless:
         return PROGRAM.format(number=f"{next(self._numbers)}-{time.time_ns()}", body=BODY)
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """Has room for all who knock at once: an agent asks for every task at the same time."""
+
+    request_queue_size = 512
+
+
 @contextlib.contextmanager
 def served(latency_s=0.0):
     """The address of the model's server."""
@@ -106,7 +112,7 @@ def served(latency_s=0.0):
         def log_message(self, *_):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

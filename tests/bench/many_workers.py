@@ -167,10 +167,17 @@ def count(logs, begin, end):
         "busy": round(statistics.mean(busy), 4),
         "least_busy_worker": round(min(busy), 4),
         "verdicts": verdicts,
-        "pause_between_verdicts_ms": {
-            "median": round(1000 * statistics.median(pauses), 1),
-            "p95": round(1000 * statistics.quantiles(pauses, n=20)[-1], 1),
-        },
+        "pause_between_verdicts_ms": spread_ms(pauses),
+    }
+
+
+def spread_ms(pauses):
+    """Their middle and their end; None where no worker gave two verdicts."""
+    if len(pauses) < 2:
+        return None
+    return {
+        "median": round(1000 * statistics.median(pauses), 1),
+        "p95": round(1000 * statistics.quantiles(pauses, n=20)[-1], 1),
     }
 
 
