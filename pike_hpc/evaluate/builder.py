@@ -242,6 +242,7 @@ class Builder:
             scratch_mb=2048,
             memory_mb=self._memory_mb,
             processes=256,
+            cpus=tuple(sorted(os.sched_getaffinity(0))),
             gpu=False,
             image=self._image,
             scratch=place,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -84,6 +85,7 @@ class Cell:
             read_only=(PACKAGE, *((self.libraries,) if self.libraries else ())),
             shared=(folder,),
             env=env,
+            cpus=tuple(sorted(os.sched_getaffinity(0))),
             gpu=self.device == "cuda",
             image=self.image,
             trusted=True,
@@ -120,6 +122,7 @@ class Cell:
             scratch_mb=self.scratch_mb,
             memory_mb=self.memory_mb,
             processes=self.processes,
+            cpus=tuple(sorted(os.sched_getaffinity(0))),
             gpu=self.device == "cuda",
             image=self.image,
             scratch=place,

@@ -64,6 +64,8 @@ class SandboxSpec:
     """RLIMIT_DATA of each process, and of all together in a control group; 0 for no limit."""
     processes: int = 256
     """Processes and threads together, where the engine counts them apart from everybody else's."""
+    cpus: tuple[int, ...] = ()
+    """CPUs that it may use, where it would not have those of who starts it; any where none are."""
     gpu: bool = False
     """Whether NVIDIA's device nodes exist inside."""
     image: str | None = None

@@ -252,6 +252,19 @@ def test_containers_golden(engine, own, user, gpu):
     assert argv == contained(engine.value, own, user, gpu)[: -len(INSIDE)] + limited
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_the_cpus_of_a_container_that_a_daemon_starts_are_named(trusted):
+    """All others have those of the thread that starts them."""
+    for engine in (Engine.PODMAN_HPC, Engine.PODMAN, Engine.APPTAINER, Engine.DOCKER):
+        asked = spec(image="i", trusted=trusted)
+        argv = command(engine, replace(asked, cpus=(2, 3, 7)), CLIENT)
+        if engine is Engine.DOCKER:
+            at = argv.index("--cpuset-cpus")
+            assert argv[at + 1] == "2,3,7"
+            del argv[at : at + 2]
+        assert argv == command(engine, asked, CLIENT)
+
+
 def test_a_program_of_ours_in_an_image_is_neither_narrowed_nor_limited():
     """What it is shown, and the network that it does not have, are as for any other."""
     ours = spec(image="pike:cuda", gpu=True, memory_mb=64, trusted=True)
