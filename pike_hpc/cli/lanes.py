@@ -25,7 +25,7 @@ from pike_hpc.evaluate.crew import Crew, JudgeLost
 from pike_hpc.evaluate.device import Device, compute_capability
 from pike_hpc.evaluate.gate import Gate
 from pike_hpc.evaluate.gpu_lock import take_free
-from pike_hpc.evaluate.judge_cores import beside
+from pike_hpc.evaluate.judge_cores import for_builds
 from pike_hpc.evaluate.lane import Lane
 from pike_hpc.machine import (
     divide_cpus,
@@ -74,7 +74,7 @@ def open_lane(
         chosen = _choose(engine, image)
         with (
             _nothing_left(chosen),
-            _builder(chosen, scratch, gpus, image) as builder,
+            _builder(chosen, scratch, gpus, _shares(gpus), image) as builder,
             Lane(
                 device.torch_device,
                 chosen,
@@ -116,7 +116,7 @@ def open_judges(
         shares = _shares(gpus)
         on_phase("look at its processors and compilers")
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
-        builder = stack.enter_context(_builder(chosen, scratch, gpus, image))
+        builder = stack.enter_context(_builder(chosen, scratch, gpus, shares, image))
         uuids = [gpu for gpu in gpus if gpu is not None]
         each = lanes_each(min(map(len, shares)), uuids)
         gates: list[Gate[Crew]] = [Gate() for _ in gpus]
@@ -151,16 +151,22 @@ def _shares(gpus: Collection[str | None]) -> tuple[frozenset[int], ...]:
 
 
 def _builder(
-    engine: sandbox.Engine, scratch: Path, gpus: Sequence[str | None], image: str | None
+    engine: sandbox.Engine,
+    scratch: Path,
+    gpus: Sequence[str | None],
+    shares: Sequence[Collection[int]],
+    image: str | None,
 ) -> Builder:
     """One for all lanes of a process: their GPUs are of one kind.
 
     Builds go on while a GPU's lanes time, so they leave alone the cores that are timed on.
     """
-    arch = compute_capability(gpus[0]) if gpus[0] else None
     tools = sandbox.toolchain(env.environ(), image=image)
-    known = physical_cores(os.sched_getaffinity(0))
-    cpus = frozenset().union(*(beside(s, known) for s in _shares(gpus))) if arch else ()
+    cpus: frozenset[int] = frozenset()
+    arch = None
+    if gpus[0] is not None:
+        arch = compute_capability(gpus[0])
+        cpus = for_builds(shares, physical_cores(os.sched_getaffinity(0)))
     return Builder(engine, scratch=scratch, tools=tools, arch=arch, image=image, cpus=cpus)
 
 
