@@ -51,7 +51,8 @@ class JudgeProcess:
             f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, "
             f"{int(signal.SIGCONT)}); os.write({theirs.fileno()}, b'{{}}\\n'); "
             f"sys.path.insert(0, {str(_PACKAGE_PARENT)!r}); "
-            f"from pike_hpc.evaluate.judge import main; main({theirs.fileno()}, {str(folder)!r})"
+            "from pike_hpc.evaluate.judge_process import main; "
+            f"main({theirs.fileno()}, {str(folder)!r})"
         )
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._said = 0

@@ -32,7 +32,7 @@ package_parent, folder = sys.argv[1:]
 link = socket.socket(socket.AF_UNIX)
 link.connect(folder + "/{ADDRESS}")
 sys.path.insert(0, package_parent)
-from pike_hpc.evaluate.judge import main
+from pike_hpc.evaluate.judge_process import main
 main(link.detach(), folder)
 """
 

@@ -1,24 +1,20 @@
-"""The judge's process: takes orders from the lane and makes results.
+"""The judge: makes results of candidates, one order at a time.
 
-Run by the lane as `judge.main(fd)` with a socket; it never spawns, never imports a candidate's
-text and never parses a candidate's bytes. Between orders it is asleep.
+It never spawns, never imports a candidate's text and never parses a candidate's bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import itertools
 import os
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -36,7 +32,7 @@ from pike_hpc.evaluate.judge_failures import (
     reference_failed,
     task_failed,
 )
-from pike_hpc.evaluate.judge_guard import Guards, TaskWatch
+from pike_hpc.evaluate.judge_guard import Guards, TaskWatch, TimeAlone
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
@@ -47,11 +43,10 @@ from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed
 from pike_hpc.evaluate.judge_warm import Warm
 from pike_hpc.evaluate.logs import clean
+from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.evaluate.statistics import StopRule
-from pike_hpc.evaluate.wire import Channel
-from pike_hpc.machine import remove_tree
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,
@@ -59,10 +54,7 @@ from pike_hpc.records import (
     Isolation,
     Task,
     Variant,
-    decode,
-    encode,
 )
-from pike_hpc.sandbox import protect_memory
 
 T = TypeVar("T")
 
@@ -88,8 +80,13 @@ class Judge:
         spares: bool,
         settle: Callable[[torch.device], None] = settle,
         warm: Warm | None = None,
+        guards: Guards | None = None,
     ) -> None:
-        """`settle` waits for the device and raises where that answers no more; `warm` is kept."""
+        """A judge on `device`.
+
+        `settle` waits for the device and raises where that answers no more; `warm` is kept;
+        `guards` are the device's own where there are none.
+        """
         self._host, self._device, self._isolation = host, device, isolation
         self._settle = settle
         self._solitude = Solitude(host, Company(probe_on(device)))
@@ -105,7 +102,7 @@ class Judge:
         self._clean = True
         """Whether everything that was to be forgotten could be."""
         self._warm = warm or Warm(host, device, spares)
-        self._physics, self._guards = Physics.of(device), Guards.of(device)
+        self._physics, self._guards = Physics.of(device), guards or Guards.of(device)
         self._environment = environment(device)
         if device.type == "cuda" and self._physics.why_not:
             sys.stderr.write(f"nothing is too fast to be believed: {self._physics.why_not}\n")
@@ -280,7 +277,7 @@ class Judge:
             else:
                 watch.take(self._guards.task((request.task.digest, WeightsBy.STATE)).anchor)
             self._examine(request, examiner, reference, secrets, by, watch, bounded=bounded)
-            self._let_pass(outcome, link, watch, work, functools.partial(alone, "without"))
+            self._let_pass(outcome, link, work, watch, functools.partial(alone, "without"))
         except Verdict as verdict:
             if examiner.guessed and verdict.status is EvalStatus.WRONG_RESULT:
                 raise NeedSeed(verdict) from None
@@ -326,36 +323,51 @@ class Judge:
         self,
         outcome: Outcome,
         link: RunnerLink,
-        watch: TaskWatch,
         work: Work | None,
-        time_alone: Callable[[], tuple[Alone, bool]],
+        watch: TaskWatch,
+        without: TimeAlone,
     ) -> None:
-        """The verdict on one that is right and timed, unless it is too fast. Raises Verdict."""
+        """The verdict on one that is right and timed, unless it is too fast.
+
+        Args:
+            outcome: what was found so far; the verdict goes there.
+            link: the candidate's runner; where its timing is in doubt it has ended afterwards.
+            work: of a call.
+            watch: of the task.
+            without: times the reference without it.
+
+        Raises:
+            Verdict: it is too fast.
+            RunnerFailed: of the reference, without the candidate: there is no verdict.
+        """
         found, tier = outcome.timing, outcome.tier
         assert found is not None
         assert tier is not None
-        possible = self._physics.judged(found, work, tier)
-        if self._keep and not link.had_cache:
-            self._leave_cache(link)
-
-        def time_without() -> tuple[Alone, bool]:
+        timing = self._physics.judged(found, work, tier)
+        cache = self._cache_of(link) if self._keep and not link.had_cache else b""
+        if watch.doubts(timing):
             link.end()
-            return time_alone()
-
-        outcome.timing = timing = watch.believed(possible, time_without)
+            timing = watch.believed(timing, without)
+        if cache:
+            self._leave(cache)
+        outcome.timing = timing
         outcome.status = EvalStatus.PASSED
         outcome.message = (
             f"{timing.speedup:.2f}x the reference's speed "
             f"({timing.ci95[0]:.2f} to {timing.ci95[1]:.2f}), tier {tier}"
         )
 
-    def _leave_cache(self, link: RunnerLink) -> None:
-        """What its compilers made, for the next run of the same text. The verdict is known."""
+    def _cache_of(self, link: RunnerLink) -> bytes:
+        """What its compilers made; the last thing that it is asked."""
         with contextlib.suppress(RunnerFailed, OSError):
-            content = link.compile_cache(CACHE_S)
-            if content:
-                self._host.leave(content)
-                self.left = True
+            return link.compile_cache(CACHE_S)
+        return b""
+
+    def _leave(self, cache: bytes) -> None:
+        """Have the lane keep it for the next run of the same text. The verdict is known."""
+        with contextlib.suppress(OSError):
+            self._host.leave(cache)
+            self.left = True
 
     def _time_alone(
         self,
@@ -363,10 +375,11 @@ class Judge:
         truth: Truth,
         secrets: Secrets,
         label: str,
+        guard: Guard,
         *,
         bounded: bool,
-    ) -> tuple[Alone, bool]:
-        """Latency of the reference and the constant, and whether nobody else was on the device.
+    ) -> Alone | None:
+        """Latency of the reference and the constant; None where that does not count.
 
         On the core that timings beside a candidate are taken on. Inputs are drawn under `label`.
         """
@@ -376,9 +389,10 @@ class Judge:
             return truth.pack_fresh(secrets.seed(label, next(drawn)), count)
 
         with on_own_core(spin_cpus(self._device.type)[0]):
-            return self._solitude.during(
-                (reference.number,), lambda: time_alone(reference, fresh, bounded=bounded)
+            found, quiet = self._solitude.during(
+                (reference.number,), lambda: time_alone(reference, fresh, guard, bounded=bounded)
             )
+        return found if quiet else None
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
         passed = outcome.status is EvalStatus.PASSED
@@ -399,46 +413,3 @@ class Judge:
             log_tail=clean(tail),
             environment=replace(self._environment, buffers=self._warm.place.value),
         )
-
-
-def serve(host: Host, make: Callable[..., Judge] = Judge) -> None:
-    """Orders until the lane is gone; `make` makes who carries them out."""
-    judge: Judge | None = None
-    while (order := host.next_order()) is not None:
-        what: str = order["order"]
-        if what == "open":
-            torch.set_num_threads(order["threads"])
-            device = torch.device(order["device"])
-            isolation = decode(Isolation, order["isolation"])
-            judge = make(host, device, isolation, order["spares"])
-            host.deliver(ready=True)
-            continue
-        assert judge is not None
-        done: Any = None
-        if what == "evaluate":
-            request = decode(EvalRequest, order["request"])
-            done = judge.evaluate(request, decode(Built, order["built"]), keep=order["keep"])
-        elif what == "admit":
-            done = judge.admit(decode(Task, order["task"]), order["small_only"])
-        else:
-            judge.release()
-        found = {"short": judge.short, "crowded": judge.crowded}
-        found |= {"refused": judge.refused, "left": judge.left}
-        found["sound"] = judge.is_sound()
-        host.deliver(done=encode(done), **found)
-
-
-def main(fd: int, scratch: str) -> None:
-    """Serve the lane at the other end of socket `fd`; sockets of runners go below `scratch`."""
-    protect_memory()
-    gc.freeze()  # torch's own objects: each look for garbage would go through all of them
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    with socket.socket(fileno=fd) as link:
-        try:
-            serve(Host(Channel(link), Path(scratch)))
-        finally:
-            # The lane may have been killed: whoever of its processes ends last cleans up.
-            remove_tree(Path(scratch))
-            with contextlib.suppress(OSError):
-                Path(scratch).parent.rmdir()

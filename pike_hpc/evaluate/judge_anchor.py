@@ -1,6 +1,6 @@
-"""How long the reference takes before any candidate is there to slow it.
+"""How long the reference takes with no candidate there to slow it: not yet, or no longer.
 
-Whatever a candidate leaves on a GPU, in kernels or in copies, it can leave only once it is loaded.
+Whatever a candidate leaves on a GPU, in kernels or in copies, it leaves only while it lives.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_plan import NULL_WINDOWS, SLOW_MS, affordable
 from pike_hpc.evaluate.judge_side import Side, Window
+from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.runner import Op
 from pike_hpc.evaluate.statistics import Null, without_null
 
@@ -36,16 +37,19 @@ class Alone:
 def time_alone(
     reference: RunnerLink,
     fresh_inputs: Callable[[int], Sequence[torch.Tensor]],
+    guard: Guard,
     *,
     bounded: bool = False,
-) -> Alone:
+) -> Alone | None:
     """Latency of one call and the constant, as `Stopwatch` tells them. Raises RunnerFailed.
 
     Args:
         reference: its runner, holding the judging weights.
         fresh_inputs: so many inputs that were never seen.
+        guard: watches it. What it says does not count is None.
         bounded: see `Null`.
     """
+    guard.begin()
     side = Side(reference)
     side.make_room(1, 1)
 
@@ -64,7 +68,8 @@ def time_alone(
         return Null.of(found, bounded=bounded)
 
     nulls = {calls: null(calls) for calls in {1, reference.places}}
-    return Alone(
+    found = Alone(
         latency_ms=without_null(median(taken), nulls[1]),
         nulls_ms={calls: null.ms for calls, null in nulls.items()},
     )
+    return found if guard.after(reference_last=True) else None

@@ -16,6 +16,10 @@ from pike_hpc.records import Clocks, Timing
 Measure = Callable[[Guard], tuple[Estimate, tuple[str, ...]]]
 """A timing under a guard: the estimate and its tags."""
 
+TimeAlone = Callable[[Guard], Alone | None]
+"""A timing of the reference with no candidate there, under a guard; None where it does not count,
+for what the guard saw or because somebody else was on the device."""
+
 
 class TaskWatch:
     """Makes guards for the timings of one task, and knows what is usual for it."""
@@ -34,12 +38,8 @@ class TaskWatch:
         """What is known of the reference before any candidate was there."""
         return self._history.anchor
 
-    def learn(self, time_alone: Callable[[], tuple[Alone, bool]]) -> None:
-        """Have the reference timed with no candidate there, where that tells anything.
-
-        Args:
-            time_alone: its latency and the constant, and whether nobody else was on the device.
-        """
+    def learn(self, time_alone: TimeAlone) -> None:
+        """Have the reference timed before a candidate is there, where that tells anything."""
         if self._drifts and self.anchor is None:
             self.take(self._anchored(time_alone))
 
@@ -60,29 +60,35 @@ class TaskWatch:
                 return found, tags, guard.clocks()
         return found, tuple({*tags, "noisy"}), guard.clocks()
 
-    def believed(self, timing: Timing, time_without: Callable[[], tuple[Alone, bool]]) -> Timing:
-        """The timing, its reference no slower than it can be with no candidate there.
+    def doubts(self, timing: Timing) -> bool:
+        """Whether a timing's reference was slower than it can be by what is known of it alone."""
+        return timing.reference_ms > self._history.most_ms
 
-        Where it was slower than it once was alone, it is timed alone again: a machine that is
-        busier than it was then still is so, and what a candidate did has ended with it.
+    def believed(self, timing: Timing, time_alone: TimeAlone) -> Timing:
+        """A timing in doubt, its reference no slower than it can be with no candidate there.
+
+        It is timed alone again: a machine that is busier than it was still is so, and what a
+        candidate did has ended with it.
 
         Args:
-            timing: of a candidate.
-            time_without: as for `learn`, once that candidate is gone.
+            timing: of a candidate, which is gone.
+            time_alone: as for `learn`.
         """
-        if timing.reference_ms <= self._history.most_ms:
-            return timing
-        now = self._anchored(time_without)
-        now_ms = now.most_ms(usual(self._history.sm_mhz)) if now else 0.0
-        return at_most(timing, max(self._history.most_ms, now_ms))
+        now = self._anchored(time_alone)
+        most_ms = self._history.most_ms
+        if now is not None:
+            # Beside a candidate no larger constant is taken off than was known before; the rest of
+            # what it is now counted as the reference's own time, which it does here too.
+            over_ms = max(0.0, now.nulls_ms[1] - self._history.most_null_ms(1))
+            there = replace(now, latency_ms=now.latency_ms + over_ms)
+            most_ms = max(most_ms, there.most_ms(usual(self._history.sm_mhz)))
+        return at_most(timing, most_ms)
 
-    def _anchored(self, time_alone: Callable[[], tuple[Alone, bool]]) -> Anchor | None:
-        """What is seen of the reference now; None where it was disturbed."""
+    def _anchored(self, time_alone: TimeAlone) -> Anchor | None:
+        """What is seen of the reference now; None where that does not count."""
         guard = self.guard()
-        guard.begin()
-        guard.before()
-        alone, quiet = time_alone()
-        if not (guard.after(reference_last=True) and quiet):
+        alone = time_alone(guard)
+        if alone is None:
             return None
         seen = guard.clocks()
         return Anchor(

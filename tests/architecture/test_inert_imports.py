@@ -126,7 +126,7 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"no {name} in an image")
 
 sys.meta_path.insert(0, Absent())
-import pike_hpc.evaluate.judge
+import pike_hpc.evaluate.judge_process
 """
 
 

@@ -34,6 +34,7 @@ from pike_hpc.worker import JudgeUnwell, Stop, WorkerOptions, run_worker
 MODULES = (
     "cli/lanes.py",
     "evaluate/judge.py",
+    "evaluate/judge_process.py",
     "evaluate/judge_bench.py",
     "evaluate/judge_context.py",
     "evaluate/judge_link.py",
@@ -63,7 +64,7 @@ GROWTH_FDS = 4
 WARM_EVALUATIONS = 60
 """With fewer, the second task that a judge keeps warm looks like growth: 14 files."""
 LEFT_GPU_MB = 64.0
-JUDGE = "pike_hpc.evaluate.judge"
+JUDGE = "pike_hpc.evaluate.judge_process"
 """In the command line of a judge's process."""
 
 

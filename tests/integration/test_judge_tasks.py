@@ -434,7 +434,7 @@ def test_refused_tasks_leave_no_memory_behind(lane):
     def is_our_judge(process):
         with contextlib.suppress(OSError):  # others end while one looks
             words, stat = (process / "cmdline").read_bytes(), (process / "stat").read_text()
-            return b"evaluate.judge" in words and stat.rpartition(")")[2].split()[1] == own
+            return b"evaluate.judge_process" in words and stat.rpartition(")")[2].split()[1] == own
         return False
 
     lane.admit(task_of(NAMED))

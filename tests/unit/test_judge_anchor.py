@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_anchor import WINDOWS, time_alone  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_plan import NULL_WINDOWS, POOL_BYTES  # noqa: E402 - torch
+from pike_hpc.evaluate.nvml_guard import Guard, History, unread  # noqa: E402 - torch
+from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402 - torch
 from pike_hpc.evaluate.runner import Op  # noqa: E402 - torch
 
 pytestmark = pytest.mark.torch
@@ -44,9 +46,13 @@ def fresh(count):
     return [torch.zeros(16, dtype=torch.uint8) for _ in range(count)]
 
 
+def unwatched():
+    return Guard(unread, History())
+
+
 def test_a_short_model_is_timed_warm_and_the_constant_for_either_kind_of_window():
     reference = Reference(2.0)
-    found = time_alone(reference, fresh)
+    found = time_alone(reference, fresh, unwatched())
     assert found.latency_ms == pytest.approx(2.0)
     assert found.nulls_ms == {1: 0.5, 4: 0.125}
     assert reference.asked.count((Op.CALL, 1)) == 2 + 2 * WINDOWS
@@ -55,7 +61,7 @@ def test_a_short_model_is_timed_warm_and_the_constant_for_either_kind_of_window(
 
 def test_a_slow_model_is_called_three_times_in_all():
     reference = Reference(900.0)
-    found = time_alone(reference, fresh)
+    found = time_alone(reference, fresh, unwatched())
     assert found.latency_ms == pytest.approx(900.0)
     assert reference.asked.count((Op.CALL, 1)) == 3
 
@@ -63,7 +69,7 @@ def test_a_slow_model_is_called_three_times_in_all():
 def test_one_slow_first_call_makes_no_slow_model():
     """Else nothing would be known of windows that its short calls share later."""
     reference = Reference(20.0)
-    found = time_alone(reference, fresh)
+    found = time_alone(reference, fresh, unwatched())
     assert found.nulls_ms == {1: 0.5, 4: 0.125}
     assert reference.asked.count((Op.CALL, 1)) > WINDOWS
 
@@ -76,5 +82,17 @@ def test_no_more_large_inputs_are_held_at_once_than_a_timing_would():
         held.append(count)
         return fresh(count)
 
-    time_alone(reference, few)
+    time_alone(reference, few, unwatched())
     assert max(held) == reference.places
+
+
+def test_what_another_process_shared_does_not_count():
+    sensors = Sensors(computing=(1,))
+    guard = Guard(SimulatedNvml(sensors).gpu().sample, History())
+
+    def joined(count):
+        sensors.computing = (1, 2)
+        return fresh(count)
+
+    assert time_alone(Reference(2.0), joined, guard) is None
+    assert time_alone(Reference(2.0), fresh, guard) is not None  # by now it belongs there

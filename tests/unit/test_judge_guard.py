@@ -93,7 +93,7 @@ def watch_of(mhz=1755):
     """A watch of a task whose reference took 10 ms with no candidate there, and its sensors."""
     sensors = Sensors(sm_mhz=mhz)
     watch = Guards(SimulatedNvml(sensors).gpu().sample).task("a")
-    watch.learn(lambda: (ALONE, True))
+    watch.learn(seen(10.0))
     return watch, sensors
 
 
@@ -102,9 +102,21 @@ def record_of(reference_ms):
     return as_timing(twice_as_fast(reference_ms), None)
 
 
-def alone_again(latency_ms, quiet=True):
-    """The reference timed once more, the candidate gone."""
-    return lambda: (replace(ALONE, latency_ms=latency_ms), quiet)
+def seen(latency_ms, **more):
+    """A timing of the reference with no candidate there, which counts."""
+
+    def time_alone(guard):
+        guard.begin()
+        assert guard.after(reference_last=True)
+        return replace(ALONE, latency_ms=latency_ms, **more)
+
+    return time_alone
+
+
+def disturbed(guard):
+    """One that does not count."""
+    guard.begin()
+    guard.after(reference_last=True)
 
 
 def test_a_reference_slower_than_alone_is_timed_again():
@@ -119,10 +131,10 @@ def test_a_reference_slower_than_alone_is_timed_again():
 @pytest.mark.parametrize(
     ("again", "alone_ms"),
     [
-        (alone_again(9.0), 10.0),
-        (alone_again(10.2), 10.2),
-        (alone_again(12.0), 12.0),
-        (alone_again(15.0, quiet=False), 10.0),
+        (seen(9.0), 10.0),
+        (seen(10.2), 10.2),
+        (seen(12.0), 12.0),
+        (disturbed, 10.0),
     ],
 )
 def test_one_that_only_a_candidate_can_have_slowed_counts_as_it_can_be(again, alone_ms):
@@ -137,13 +149,23 @@ def test_one_that_only_a_candidate_can_have_slowed_counts_as_it_can_be(again, al
 
 def test_one_that_is_slow_without_the_candidate_too_is_believed():
     watch, _ = watch_of()
-    assert watch.believed(record_of(15.0), alone_again(14.0)) == record_of(15.0)
+    assert watch.believed(record_of(15.0), seen(14.0)) == record_of(15.0)
+
+
+@pytest.mark.parametrize(("null_ms", "over_ms"), [(0.1, 0.0), (0.2, 0.0), (3.0, 2.775)])
+def test_of_a_larger_constant_no_more_is_taken_off_than_beside_the_candidate(null_ms, over_ms):
+    watch, _ = watch_of()
+    assert watch.guard().most_null_ms(1) == pytest.approx(0.225)
+    again = seen(10.0, nulls_ms={1: null_ms, 8: 0.05})
+    believed = watch.believed(record_of(15.0), again)
+    assert believed.reference_ms == pytest.approx(SLACK * (10.0 + over_ms) + DRIFT_MS)
 
 
 def test_a_usual_one_is_not_timed_without_the_candidate():
     watch, _ = watch_of()
     found = record_of(10.5)
-    assert watch.believed(found, lambda: pytest.fail("timed for nothing")) is found
+    assert not watch.doubts(found)
+    assert watch.doubts(record_of(11.1))
 
 
 def test_a_slowed_reference_never_becomes_the_usual():
@@ -151,13 +173,13 @@ def test_a_slowed_reference_never_becomes_the_usual():
     for _ in range(20):
         _, tags, _ = watch.timed(Timer(15.0, 15.0))
         assert "noisy" in tags
-        assert watch.believed(record_of(15.0), alone_again(10.0)).reference_ms < 12.0
+        assert watch.believed(record_of(15.0), seen(10.0)).reference_ms < 12.0
 
 
 def test_a_slow_moment_without_a_candidate_excuses_none_later():
     watch, _ = watch_of()
-    watch.believed(record_of(15.0), alone_again(15.0))
-    assert watch.believed(record_of(15.0), alone_again(10.0)).reference_ms < 12.0
+    watch.believed(record_of(15.0), seen(15.0))
+    assert watch.believed(record_of(15.0), seen(10.0)).reference_ms < 12.0
 
 
 @pytest.mark.parametrize("reference_ms", [8.0, 10.0, 10.9])
@@ -179,15 +201,15 @@ def test_a_lower_clock_explains_a_slower_reference():
 
 def test_it_is_learned_once_and_only_where_nobody_else_was_there():
     watch = Guards(SimulatedNvml().gpu().sample).task("a")
-    watch.learn(lambda: (replace(ALONE, latency_ms=99.0), False))
+    watch.learn(disturbed)
     assert watch.anchor is None
-    watch.learn(lambda: (ALONE, True))
-    watch.learn(lambda: pytest.fail("asked again"))
+    watch.learn(seen(10.0))
+    watch.learn(lambda guard: pytest.fail("asked again"))
     assert watch.anchor.latency_ms == 10.0
 
 
 def test_nothing_is_learned_where_latencies_are_not_steady():
-    Guards(why_not="no sensors").task("a").learn(lambda: pytest.fail("timed for nothing"))
+    Guards(why_not="no sensors").task("a").learn(lambda guard: pytest.fail("timed for nothing"))
 
 
 def test_other_weights_have_the_same_anchor():

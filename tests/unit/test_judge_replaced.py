@@ -3,10 +3,8 @@
 The lane's side and the judge's are real, but for the process, which is a thread, and the device.
 """
 
-import contextlib
 import itertools
 import logging
-import socket
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,12 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from builders.threaded_judge import OPENING, ThreadedJudge  # noqa: E402 - torch
 from builders.tiny_task import TASK_SOURCE, asked  # noqa: E402 - torch
 
 from pike_hpc.evaluate.built import NOTHING  # noqa: E402 - torch
 from pike_hpc.evaluate.crew import Crew, JudgeLost, Spoiled  # noqa: E402 - torch
 from pike_hpc.evaluate.gate import SHORTAGES, Gate  # noqa: E402 - torch
-from pike_hpc.evaluate.judge import Judge, serve  # noqa: E402 - torch
+from pike_hpc.evaluate.judge import Judge  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_bench import (  # noqa: E402 - torch
     Crowded,
     NotAdmitted,
@@ -28,9 +27,8 @@ from pike_hpc.evaluate.judge_bench import (  # noqa: E402 - torch
     Unfit,
 )
 from pike_hpc.evaluate.judge_context import settle  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_host import Ending, Host  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_host import Ending  # noqa: E402 - torch
 from pike_hpc.evaluate.lane import TRIES_BESIDE, Lane  # noqa: E402 - torch
-from pike_hpc.evaluate.wire import Channel  # noqa: E402 - torch
 from pike_hpc.records import EvalStatus, Isolation, Task, encode  # noqa: E402 - torch
 
 pytestmark = pytest.mark.torch
@@ -89,38 +87,6 @@ class NothingKept:
         return False
 
 
-class ThreadedJudge:
-    """`serve` in a thread, where a lane has a process."""
-
-    def __init__(self, folder, make):
-        ours, self._theirs = socket.socketpair()
-        self.channel, self.has_ended = Channel(ours), False
-        host = Host(Channel(self._theirs), folder)
-        self._thread = threading.Thread(target=self._serve, args=(host, make), daemon=True)
-        self._thread.start()
-
-    def _serve(self, host, make):
-        with self._theirs, contextlib.suppress(SystemExit):  # as which a process would end
-            serve(host, make)
-
-    def sources(self):
-        return [self.channel]
-
-    def pump(self):
-        pass
-
-    def forget_words(self):
-        pass
-
-    def last_words(self):
-        return "its last words"
-
-    def end(self):
-        self.channel.close()
-        self._thread.join(60)
-        self.has_ended = True
-
-
 class Cell:
     """Starts one judge after the other, as told."""
 
@@ -149,13 +115,7 @@ def crew_of(tmp_path):
 
     def make_crew(*makes):
         cell = Cell(tmp_path, *makes)
-        opening = {
-            "device": "cpu",
-            "threads": torch.get_num_threads(),
-            "isolation": encode(Isolation(level="L0", engine="none")),
-            "spares": False,
-        }
-        crews.append(Crew(cell, Gate(), lambda: opening))
+        crews.append(Crew(cell, Gate(), lambda: OPENING))
         return crews[-1], cell
 
     yield make_crew
