@@ -30,7 +30,7 @@ from pike_hpc.evaluate.built import NOTHING, Built, Kept, Library
 from pike_hpc.evaluate.device import torch_version
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.ward import Ward
-from pike_hpc.machine import remove_tree
+from pike_hpc.machine import own_cpus, remove_tree
 from pike_hpc.records import EvalRequest, digest
 
 BUILDER_VERSION = "1"
@@ -44,7 +44,8 @@ JOBS_EACH = 2
 
 _RUNNER = Path(__file__).with_name("runner")
 _START_BUILD = """
-import importlib, importlib.util, sys
+import importlib, importlib.util, os, sys
+os.nice(19)
 folder, address = sys.argv[1:]
 spec = importlib.util.spec_from_file_location(
     "pike_runner", folder + "/__init__.py", submodule_search_locations=[folder]
@@ -88,7 +89,7 @@ class Builder:
         self._engine, self._facts = engine, sandbox.look()
         self.tools, self._arch, self._python, self._image = tools, arch, python, image
         self._timeout_s = timeout_s
-        cpus = cpus or os.sched_getaffinity(0)
+        cpus = cpus or own_cpus()
         at_once = max(1, len(cpus) // JOBS_EACH)
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
         self._memory_mb = max(4096, memory_mb // (2 * at_once))
@@ -222,7 +223,7 @@ class Builder:
         with BuildLink(sockets / "s") as link:
             argv = sandbox.command(self._engine, self._spec(sockets, place), self._facts)
             ward = Ward(
-                ["nice", "-n", "19", *argv],
+                argv,
                 env={"PATH": _HOST_PATH},
                 cwd=self.folder,
                 remove=[place, sockets],
@@ -242,7 +243,7 @@ class Builder:
             scratch_mb=2048,
             memory_mb=self._memory_mb,
             processes=256,
-            cpus=tuple(sorted(os.sched_getaffinity(0))),
+            cpus=own_cpus(),
             gpu=False,
             image=self._image,
             scratch=place,

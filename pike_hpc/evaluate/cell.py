@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.bailiff import JudgeProcess
 from pike_hpc.evaluate.contained import PACKAGE, START_JUDGE, ContainedJudge
 from pike_hpc.evaluate.ward import Ward
+from pike_hpc.machine import own_cpus
 from pike_hpc.records import Isolation
 
 RUNNER = Path(__file__).with_name("runner")
@@ -85,7 +85,7 @@ class Cell:
             read_only=(PACKAGE, *((self.libraries,) if self.libraries else ())),
             shared=(folder,),
             env=env,
-            cpus=tuple(sorted(os.sched_getaffinity(0))),
+            cpus=own_cpus(),
             gpu=self.device == "cuda",
             image=self.image,
             trusted=True,
@@ -122,7 +122,7 @@ class Cell:
             scratch_mb=self.scratch_mb,
             memory_mb=self.memory_mb,
             processes=self.processes,
-            cpus=tuple(sorted(os.sched_getaffinity(0))),
+            cpus=own_cpus(),
             gpu=self.device == "cuda",
             image=self.image,
             scratch=place,

@@ -4,7 +4,7 @@ Standard library only. Knows nothing of runs: journal, mailbox and their locks a
 """
 
 from pike_hpc.machine.ask import Answer, ask, buried, end_group
-from pike_hpc.machine.cores import divide_cpus, physical_cores
+from pike_hpc.machine.cores import divide_cpus, own_cpus, physical_cores
 from pike_hpc.machine.failures import FULL, OUTAGE
 from pike_hpc.machine.flock import flock_reaches_all
 from pike_hpc.machine.folder import remove_tree, sync_folder
@@ -41,6 +41,7 @@ __all__ = [
     "is_that",
     "mount_of",
     "mount_table",
+    "own_cpus",
     "physical_cores",
     "pid_namespace",
     "remove_tree",

@@ -6,6 +6,7 @@ As Linux tells it in /sys. Knows nothing of GPUs.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -41,6 +42,11 @@ def divide_cpus(
         frozenset(cpu for unit in units[low:high] for cpu in unit)
         for low, high in itertools.pairwise(bounds)
     )
+
+
+def own_cpus() -> tuple[int, ...]:
+    """Those that this thread, and what it starts, may use."""
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def physical_cores(cpus: Collection[int], root: Path = _CPUS) -> dict[int, Core]:

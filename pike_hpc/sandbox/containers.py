@@ -55,7 +55,7 @@ def container(engine: Engine, spec: SandboxSpec, facts: HostFacts, inside: list[
     # Results name the machine that they were measured on.
     argv += ["--uts", "host"] if spec.trusted else ["--hostname", "sandbox"]
     argv += ["--cap-drop", "all", "--security-opt", "no-new-privileges", "--read-only"]
-    argv += _podmans_own() if engine is not Engine.DOCKER else _daemons_own(spec)
+    argv += _podmans_own() if engine is not Engine.DOCKER else _limits_together(spec)
     argv += ["--user", _user(engine, spec, facts)]
     size = f"size={spec.scratch_mb}m"
     argv += ["--tmpfs", f"{SCRATCH}:rw,exec,nosuid,nodev,mode=1777,{size}"]
@@ -66,7 +66,9 @@ def container(engine: Engine, spec: SandboxSpec, facts: HostFacts, inside: list[
     for name, value in sorted(spec.env.items()):
         argv += ["--env", f"{name}={value}"]
     argv += ["--workdir", str(SCRATCH), "--entrypoint", IMAGE_PYTHON, spec.image]
-    return [*argv, "-I", "-S", str(KEEP), *inside]
+    argv += ["-I", "-S", str(KEEP)]
+    argv += ["--cpus=" + ",".join(map(str, spec.cpus))] if spec.cpus else []
+    return [*argv, *inside]
 
 
 def client(engine: Engine, facts: HostFacts, *arguments: str) -> list[str]:
@@ -79,15 +81,11 @@ def _podmans_own() -> list[str]:
     return ["--http-proxy=false", "--read-only-tmpfs=false"]
 
 
-def _daemons_own(spec: SandboxSpec) -> list[str]:
-    """Docker's daemon starts the program: it has neither our CPUs nor our job's.
-
-    It always has control groups of its own to limit all together; rootless podman seldom does.
-    """
-    argv = ["--cpuset-cpus", ",".join(map(str, spec.cpus))] if spec.cpus else []
+def _limits_together(spec: SandboxSpec) -> list[str]:
+    """Docker's daemon always has control groups of its own; rootless podman seldom does."""
     if spec.trusted:
-        return argv
-    argv += ["--pids-limit", str(spec.processes + 1)]
+        return []
+    argv = ["--pids-limit", str(spec.processes + 1)]
     if spec.memory_mb:
         memory = f"{spec.memory_mb + _KEEPERS_MB}m"
         argv += ["--memory", memory, "--memory-swap", memory]

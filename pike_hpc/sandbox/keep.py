@@ -1,13 +1,16 @@
-"""The first program in a container: `python3 -I -S keep.py PROGRAM ARGUMENT...`.
+"""The first program in a container: `python3 -I -S keep.py [--cpus=N,N,...] PROGRAM ARGUMENT...`.
 
 Contract: starts the program in a session of its own with stdin from /dev/null and reaps what it
 leaves behind. Exits with its status, 128+N for signal N, 127 where there is none of that name;
 or as soon as stdin ends, which `sandbox.contain` holds open outside. With the first program the
-kernel ends all others of the container. Standard library only, imports nothing of the project.
+kernel ends all others of the container. The program has those of the named CPUs that are there:
+neither a daemon, nor a runtime that sets affinity anew as newer ones of crun and runc do, passes
+on those of who asked. Standard library only, imports nothing of the project.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -16,6 +19,7 @@ import sys
 from types import FrameType
 
 _SET_DUMPABLE = 4
+_CPUS = "--cpus="
 _LEFT_ALONE = 129
 """Exit status when whoever wanted the program is gone."""
 
@@ -27,9 +31,13 @@ def main() -> int:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _do_nothing)
+    argv = sys.argv[1:]
+    if argv[0].startswith(_CPUS):
+        with contextlib.suppress(OSError):  # the container has none of them
+            os.sched_setaffinity(0, map(int, argv.pop(0).removeprefix(_CPUS).split(",")))
     program = os.fork()
     if program == 0:
-        _become(sys.argv[1:])
+        _become(argv)
     while True:
         status = _reap(program)
         if status is not None:

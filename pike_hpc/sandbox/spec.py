@@ -65,7 +65,8 @@ class SandboxSpec:
     processes: int = 256
     """Processes and threads together, where the engine counts them apart from everybody else's."""
     cpus: tuple[int, ...] = ()
-    """CPUs that it may use, where it would not have those of who starts it; any where none are."""
+    """CPUs that it is started on in a container, which does not pass on those of who asks for it;
+    all where there are none. Every other engine passes them on."""
     gpu: bool = False
     """Whether NVIDIA's device nodes exist inside."""
     image: str | None = None

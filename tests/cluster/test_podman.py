@@ -83,6 +83,20 @@ def test_it_is_measured_at_l3_as_an_ordinary_user(rig):
     assert level == "L3"
 
 
+SHOW_CPUS = """
+own = max(os.sched_getaffinity(0))
+code = "import os; print(sorted(os.sched_getaffinity(0)))"
+asked = dataclasses.replace(given, argv=(python, "-c", code), cpus=(own,))
+done = subprocess.run(command(engine, asked, facts), stdout=subprocess.PIPE, text=True, check=True)
+print(json.dumps([done.stdout.strip(), str([own])]))
+"""
+
+
+def test_a_program_starts_on_the_cpus_that_are_named(rig):
+    found, named = json.loads(use(rig, SHOW_CPUS))
+    assert found == named
+
+
 def test_where_the_network_cannot_be_cut_the_level_says_so(rig):
     """As at a site whose wrapper gives every container the host's network."""
     rig.run("mkdir", "-p", "bin")

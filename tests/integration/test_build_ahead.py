@@ -123,11 +123,11 @@ def test_a_pretended_gpu_is_that_of_the_lane_and_using_it_proves_nothing(open_bu
     assert not builder.take(asked(importing(say + uses + breaks))).failed
 
 
-def test_a_build_keeps_to_the_cpus_that_it_may_use(open_builder):
+def test_a_build_keeps_to_the_cpus_that_it_may_use_and_lets_all_others_go_first(open_builder):
     own = max(os.sched_getaffinity(0))
-    code = "import os\nprint('cpus', os.sched_getaffinity(0))\n"
+    code = "import os\nprint('cpus', os.sched_getaffinity(0), 'nice', os.nice(0))\n"
     built = open_builder(cpus={own}).take(asked(importing(code)))
-    assert f"cpus {{{own}}}" in built.tail
+    assert f"cpus {{{own}}} nice 19" in built.tail
 
 
 def test_builds_of_several_requests_wait_for_nobody(open_builder):

@@ -1,6 +1,7 @@
 """A lane is opened with what the site says of its container."""
 
 import dataclasses
+import os
 import stat
 import subprocess
 import sys
@@ -34,15 +35,15 @@ CPU = Device(kind="cpu", torch_device="cpu", why="")
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    """`engine(answer)`: an `apptainer` that says so when its image is looked into.
+    """`engine(answer, name)`: an `apptainer`, or so, that says so when its image is looked into.
 
     What it is asked to run it writes down, to the file that is returned.
     """
 
-    def make(answer):
+    def make(answer, name="apptainer"):
         said, programs = tmp_path / "said", tmp_path / "bin"
         programs.mkdir()
-        program = programs / "apptainer"
+        program = programs / name
         looked = f"case \"$*\" in *importlib.metadata*) echo '{answer}';; esac"
         program.write_text(f"#!/bin/sh\necho \"$@\" >>'{said}'\n{looked}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -65,6 +66,23 @@ def test_the_image_of_the_site_reaches_an_engine_that_runs_one(engine):
         measured = said.read_text().removeprefix(tried).splitlines()
         assert measured
         assert all("/images/cpu.sif" in line for line in measured)
+
+
+def test_a_container_is_told_the_cpus_of_the_thread_that_asks_for_it(engine):
+    said = engine('{"torch": "2.13.0+cpu", "compiler": "/usr/bin/g++", "headers": true}', "podman")
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {max(before)})
+        with open_lane(CPU, "podman", Path("/tmp"), "pike:cpu") as lane:
+            tried = said.read_text()
+            with pytest.raises(PikeError, match="could not be measured"):
+                _ = lane.isolation
+    finally:
+        os.sched_setaffinity(0, before)
+    measured = said.read_text().removeprefix(tried).splitlines()
+    started = [line for line in measured if "--cap-drop" in line]
+    assert started
+    assert all(f" --cpus={max(before)} " in line for line in started)
 
 
 def test_an_image_without_torch_is_named(engine):

@@ -33,6 +33,22 @@ def test_the_status_of_the_program_comes_out(script: str, status: int) -> None:
         assert process.wait(20) == status
 
 
+SHOWS_CPUS = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
+
+
+def test_it_starts_on_the_cpus_that_are_named() -> None:
+    own = max(os.sched_getaffinity(0))
+    with kept(f"--cpus={own}", *SHOWS_CPUS) as process:
+        assert process.stdout is not None
+        assert process.stdout.read().split() == [str(own).encode()]
+
+
+def test_cpus_that_its_container_does_not_have_are_no_mishap() -> None:
+    with kept("--cpus=1023", *SHOWS_CPUS) as process:
+        assert process.stdout is not None
+        assert process.stdout.read().split() == [b"%d" % n for n in sorted(os.sched_getaffinity(0))]
+
+
 def test_what_is_not_there_is_named() -> None:
     with kept("no-such-program") as process:
         assert process.wait(20) == 127
