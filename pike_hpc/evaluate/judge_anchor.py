@@ -6,7 +6,7 @@ Whatever a candidate leaves on a GPU, in kernels or in copies, it leaves only wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -43,6 +43,9 @@ def time_alone(
 ) -> Alone | None:
     """Latency of one call and the constant, as `Stopwatch` tells them. Raises RunnerFailed.
 
+    Nor is more of the constant taken off than the guard knows that it can be: what it is over in
+    windows of one call and in shared ones, since a candidate's may have been of either kind.
+
     Args:
         reference: its runner, holding the judging weights.
         fresh_inputs: so many inputs that were never seen.
@@ -68,8 +71,7 @@ def time_alone(
         return Null.of(found, bounded=bounded)
 
     nulls = {calls: null(calls) for calls in {1, reference.places}}
-    found = Alone(
-        latency_ms=without_null(median(taken), nulls[1]),
-        nulls_ms={calls: null.ms for calls, null in nulls.items()},
-    )
+    nulls_ms = {calls: null.ms for calls, null in nulls.items()}
+    own = replace(nulls[1], ms=nulls_ms[1] - guard.over_ms(nulls_ms))
+    found = Alone(latency_ms=without_null(median(taken), own), nulls_ms=nulls_ms)
     return found if guard.after(reference_last=True) else None

@@ -21,10 +21,9 @@ BUILD_CPUS = 2
 """With fewer left to them than the compilers of one build, builds run anywhere."""
 
 Cpus = tuple[int, ...]
-Core = tuple[int, ...]
 
 
-def split(cpus: Collection[int], cores: Mapping[int, Core]) -> tuple[Cpus, Cpus]:
+def split(cpus: Collection[int], cores: Mapping[int, tuple[int, int]]) -> tuple[Cpus, Cpus]:
     """(the judge's CPU, the runners' CPU); both empty where there are too few physical cores.
 
     Args:
@@ -33,14 +32,16 @@ def split(cpus: Collection[int], cores: Mapping[int, Core]) -> tuple[Cpus, Cpus]
     """
     if len({cores.get(cpu, (cpu,)) for cpu in cpus}) < MIN_CORES:
         return (), ()
-    first: dict[Core, int] = {}
+    first: dict[tuple[int, ...], int] = {}
     for cpu, core in sorted(_cores(cpus, cores).items(), key=lambda item: (item[1], item[0])):
         first.setdefault(core, cpu)
     judge, runners, *_ = first.values()
     return (judge,), (runners,)
 
 
-def for_builds(shares: Sequence[Collection[int]], cores: Mapping[int, Core]) -> frozenset[int]:
+def for_builds(
+    shares: Sequence[Collection[int]], cores: Mapping[int, tuple[int, int]]
+) -> frozenset[int]:
     """The CPUs that share a core with none that is spun on; all where too few do.
 
     Args:
@@ -54,13 +55,15 @@ def for_builds(shares: Sequence[Collection[int]], cores: Mapping[int, Core]) -> 
     return left if len(left) >= BUILD_CPUS else all_
 
 
-def _cores(cpus: Collection[int], cores: Mapping[int, Core]) -> dict[int, Core]:
+def _cores(
+    cpus: Collection[int], cores: Mapping[int, tuple[int, int]]
+) -> dict[int, tuple[int, ...]]:
     """The physical core of each CPU.
 
     Where each seems one of its own they may be halves all the same: a virtual machine hides that.
     Then CPUs 2n and 2n+1 are taken for one.
     """
-    known = {cpu: cores.get(cpu, (cpu,)) for cpu in cpus}
+    known: dict[int, tuple[int, ...]] = {cpu: cores.get(cpu, (cpu,)) for cpu in cpus}
     if len(set(known.values())) < len(known):
         return known
     return {cpu: (cpu // 2,) for cpu in cpus}

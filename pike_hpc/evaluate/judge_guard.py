@@ -20,6 +20,9 @@ TimeAlone = Callable[[Guard], Alone | None]
 """A timing of the reference with no candidate there, under a guard; None where it does not count,
 for what the guard saw or because somebody else was on the device."""
 
+ATTEMPTS = 3
+"""Timings of a reference alone until one counts."""
+
 
 class TaskWatch:
     """Makes guards for the timings of one task, and knows what is usual for it."""
@@ -51,14 +54,17 @@ class TaskWatch:
         """What `measure` finds under a guard, and what the GPU said meanwhile.
 
         Measured once more where the reference was far from what is usual for it in this session.
-        Where it is so again the tag is `noisy`.
+        Where it is so again the tag is `noisy`; so it is where nothing is known of it alone.
         """
         for _ in range(2):
             guard = self.guard()
             found, tags = measure(guard)
-            if not self._drifts or self._history.agrees(found.reference_ms):
-                return found, tags, guard.clocks()
-        return found, tuple({*tags, "noisy"}), guard.clocks()
+            agrees = not self._drifts or self._history.agrees(found.reference_ms)
+            if agrees:
+                break
+        if not agrees or (self._drifts and self.anchor is None):
+            tags = tuple(sorted({*tags, "noisy"}))
+        return found, tags, guard.clocks()
 
     def doubts(self, timing: Timing) -> bool:
         """Whether a timing's reference was slower than it can be by what is known of it alone."""
@@ -75,27 +81,22 @@ class TaskWatch:
             time_alone: as for `learn`.
         """
         now = self._anchored(time_alone)
-        most_ms = self._history.most_ms
-        if now is not None:
-            # Beside a candidate no larger constant is taken off than was known before; the rest of
-            # what it is now counted as the reference's own time, which it does here too.
-            over_ms = max(0.0, now.nulls_ms[1] - self._history.most_null_ms(1))
-            there = replace(now, latency_ms=now.latency_ms + over_ms)
-            most_ms = max(most_ms, there.most_ms(usual(self._history.sm_mhz)))
-        return at_most(timing, most_ms)
+        now_ms = now.most_ms(usual(self._history.sm_mhz)) if now else 0.0
+        return at_most(timing, max(self._history.most_ms, now_ms))
 
     def _anchored(self, time_alone: TimeAlone) -> Anchor | None:
-        """What is seen of the reference now; None where that does not count."""
-        guard = self.guard()
-        alone = time_alone(guard)
-        if alone is None:
-            return None
-        seen = guard.clocks()
-        return Anchor(
-            latency_ms=alone.latency_ms,
-            nulls_ms=alone.nulls_ms,
-            sm_mhz=seen.sm_mhz if seen else None,
-        )
+        """What is seen of the reference now; None where no timing counts."""
+        for _ in range(ATTEMPTS):
+            guard = self.guard()
+            alone = time_alone(guard)
+            if alone is not None:
+                seen = guard.clocks()
+                return Anchor(
+                    latency_ms=alone.latency_ms,
+                    nulls_ms=alone.nulls_ms,
+                    sm_mhz=seen.sm_mhz if seen else None,
+                )
+        return None
 
 
 class Guards:

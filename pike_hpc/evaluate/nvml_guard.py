@@ -49,11 +49,11 @@ def unread() -> Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """A reference's latency before any candidate was there."""
+    """A reference's latency with no candidate there."""
 
     latency_ms: float
     sm_mhz: float | None
-    """The clock it had, where it is read."""
+    """The clock that it had, where that is read."""
     nulls_ms: Mapping[int, float] = field(default_factory=dict)
     """The protocol's constant then, by how many calls share a window."""
 
@@ -209,6 +209,15 @@ class Guard:
     def most_null_ms(self, calls: int) -> float:
         """What the protocol's constant can be in windows of so many calls; inf where unknown."""
         return self._history.most_null_ms(calls)
+
+    def over_ms(self, nulls_ms: Mapping[int, float]) -> float:
+        """What of a constant counts as the model's own time, since it can't be so large.
+
+        Args:
+            nulls_ms: the constant, by calls that share a window; the least of what is over in any.
+        """
+        over = (ms - self.most_null_ms(calls) for calls, ms in nulls_ms.items())
+        return max(0.0, min(over))
 
     def clocks(self) -> Clocks | None:
         """The record of what was seen; None where nothing could be read."""

@@ -42,12 +42,16 @@ from pike_hpc.worker import JudgeUnwell
 
 MODULES = (
     "evaluate/centre.py",
+    "evaluate/judge_anchor.py",
+    "evaluate/judge_cores.py",
+    "evaluate/judge_guard.py",
     "evaluate/judge_link.py",
     "evaluate/judge_plan.py",
     "evaluate/judge_side.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_outcome.py",
     "evaluate/judge_verdict.py",
+    "evaluate/nvml_guard.py",
     "evaluate/runner/doorbell.py",
     "evaluate/runner/serve.py",
     "evaluate/statistics.py",

@@ -57,6 +57,7 @@ JUDGED_MODULES = (
     "evaluate/judge.py",
     "evaluate/judge_bench.py",
     "evaluate/judge_guard.py",
+    "evaluate/judge_process.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_verdict.py",
     "evaluate/lane.py",

@@ -18,21 +18,13 @@ import time
 from pathlib import Path
 
 import stamp
-from agreement import MODULES as TIMING
-from agreement import asking, judged, repeats_of
+from agreement import MODULES, asking, judged, repeats_of
 from mixture import PLAIN
 
 from pike_hpc.cli.lanes import open_judges
 from pike_hpc.evaluate.device import detect
 from pike_hpc.tasks import effective_source, find_task
 
-MODULES = (
-    *TIMING,
-    "evaluate/judge_anchor.py",
-    "evaluate/judge_cores.py",
-    "evaluate/judge_guard.py",
-    "evaluate/nvml_guard.py",
-)
 FIGURES = {
     "": "rows",
     "rows.*": (

@@ -29,12 +29,17 @@ from pike_hpc.records import EvalRequest, EvalStatus
 from pike_hpc.worker import JudgeUnwell, Stop, WorkerOptions, run_worker
 
 MODULES = (
+    "cli/lanes.py",
     "evaluate/builder.py",
     "evaluate/judge.py",
+    "evaluate/judge_anchor.py",
     "evaluate/judge_bench.py",
+    "evaluate/judge_cores.py",
+    "evaluate/judge_guard.py",
     "evaluate/judge_link.py",
     "evaluate/judge_spares.py",
     "evaluate/judge_plan.py",
+    "evaluate/judge_process.py",
     "evaluate/judge_side.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_outcome.py",

@@ -30,7 +30,7 @@ Make = Callable[..., Judge]
 class ThreadedJudge:
     """`serve` in a thread, by a judge that `make` makes. Its host can be another kind's."""
 
-    def __init__(self, folder: Path, make: Make, host: type[Host] = Host) -> None:
+    def __init__(self, folder: Path, make: Make, host: Callable[..., Host] = Host) -> None:
         ours, self._theirs = socket.socketpair()
         self.channel, self.has_ended = Channel(ours), False
         given = host(Channel(self._theirs), folder)
@@ -64,7 +64,7 @@ class ThreadedCell(Cell):
     """Starts real runners for it."""
 
     make: Make
-    host: type[Host] = Host
+    host: Callable[..., Host] = Host
 
     def start_judge(self, folder: Path) -> ThreadedJudge:
         return ThreadedJudge(folder, self.make, self.host)

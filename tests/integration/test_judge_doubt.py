@@ -1,6 +1,8 @@
 """What a judge does where the reference was slower beside a candidate than alone; real runners."""
 
+import contextlib
 import functools
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,24 @@ from pike_hpc.evaluate.built import NOTHING  # noqa: E402
 from pike_hpc.evaluate.crew import Crew  # noqa: E402
 from pike_hpc.evaluate.gate import Gate  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_guard import TaskWatch  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_drain import ATTEMPTS as DRAIN_ATTEMPTS  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_guard import ATTEMPTS, TaskWatch  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_host import Host  # noqa: E402
+from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402 - torch
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402
+from pike_hpc.evaluate.runner import Op  # noqa: E402 - torch
 from pike_hpc.records import EvalStatus, encode  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
+
+COMPILES = """
+import pathlib, tempfile
+
+kept = pathlib.Path(tempfile.gettempdir(), "triton", "kernel")
+kept.parent.mkdir(exist_ok=True)
+kept.write_text("as a compiler leaves it")
+"""
 
 
 class Gpu:
@@ -30,50 +44,62 @@ class Gpu:
     as soon as it has let go.
     """
 
-    def __init__(self):
-        self.sensors, self.asked = Sensors(sm_mhz=1755), []
+    def __init__(self, *held):
+        """Whether others kept still, in turn; they always did afterwards."""
+        self.sensors, self.asked, self.held = Sensors(sm_mhz=1755), [], list(held)
         self.read = SimulatedNvml(self.sensors).gpu().sample
 
     def one_more(self):
         self.sensors.computing += (4000 + len(self.sensors.computing),)
 
-    def host(self):
-        """The kind of host that tells it."""
-        gpu = self
-
-        class ToldHost(Host):
-            def alone(self, runners):
-                gpu.asked.append(("alone", *runners))
-                super().alone(runners)
-                gpu.one_more()
-
-            def together(self):
-                held = super().together()
-                gpu.one_more()
-                return held
-
-            def kill(self, runner, grace_s):
-                gpu.asked.append(("kill", runner))
-                return super().kill(runner, grace_s)
-
-        return ToldHost
+    def host(self, channel, folder):
+        """A host that tells it."""
+        return ToldHost(channel, folder, self)
 
 
-class Doubting(TaskWatch):
-    """Believes no timing as it is."""
+class ToldHost(Host):
+    def __init__(self, channel, folder, gpu):
+        super().__init__(channel, folder)
+        self._gpu = gpu
 
-    def __init__(self, read):
+    def alone(self, runners):
+        self._gpu.asked.append(("alone", *runners))
+        super().alone(runners)
+        self._gpu.one_more()
+
+    def together(self):
+        held = super().together()
+        self._gpu.one_more()
+        return held and (not self._gpu.held or self._gpu.held.pop(0))
+
+    def kill(self, runner, grace_s):
+        self._gpu.asked.append(("kill", runner))
+        return super().kill(runner, grace_s)
+
+    def leave(self, content):
+        self._gpu.asked.append(("leave", len(content)))
+        super().leave(content)
+
+
+class Watch(TaskWatch):
+    """In the place of all guards. Doubts all timings or none, and remembers what was seen alone."""
+
+    why_not = ""
+
+    def __init__(self, read, *, doubts, dies=False):
         super().__init__(read, drifts=True)
-        self.why_not, self.again = "", []
+        self._doubts, self._dies, self.again = doubts, dies, []
 
     def task(self, key):
-        """In the place of all guards."""
         return self
 
     def doubts(self, timing):
-        return True
+        return self._doubts
 
     def believed(self, timing, time_alone):
+        if self._dies:
+            raise RunnerFailed(0, "gone", Op.CALL)
+
         def noted(guard):
             self.again.append(time_alone(guard))
             return self.again[-1]
@@ -82,46 +108,72 @@ class Doubting(TaskWatch):
 
 
 @pytest.fixture
-def judged(tmp_path_factory):
-    """The result of a candidate that is right, what the lane was asked for, and the watch."""
+def judged():
+    """judged(gpu, watch): the result of a candidate that is right, and whether it left a cache."""
+    with contextlib.ExitStack() as stack:
+
+        def judge(gpu, watch):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+            folder.chmod(0o711)
+            cell = ThreadedCell(
+                engine=sandbox.choose("auto", sandbox.look()),
+                folder=folder / "lane",
+                device="cpu",
+                threads=1,
+                memory_mb=2048,
+                scratch_mb=1024,
+                processes=64,
+                extra={},
+                make=functools.partial(Judge, guards=watch),
+                host=gpu.host,
+            )
+            crew = Crew(cell, Gate(), lambda: OPENING)
+            stack.callback(crew.close)
+            request = encode(asked(forward("return self.right(x)", COMPILES)))
+            message = {"request": request, "built": encode(NOTHING), "keep": True}
+            result = crew.order({"order": "evaluate", **message})
+            return result, crew.left is not None
+
+        yield judge
+
+
+def test_a_timing_in_doubt_is_held_against_the_reference_once_the_candidate_is_gone(judged):
+    """Who comes onto the GPU while a lane waits for the gate spoils nothing."""
     gpu = Gpu()
-    watch = Doubting(gpu.read)
-    folder = Path("/tmp") / tmp_path_factory.mktemp("j").name  # a socket's path is short
-    folder.mkdir(mode=0o711)
-    cell = ThreadedCell(
-        engine=sandbox.choose("auto", sandbox.look()),
-        folder=folder / "lane",
-        device="cpu",
-        threads=1,
-        memory_mb=2048,
-        scratch_mb=1024,
-        processes=64,
-        extra={},
-        make=functools.partial(Judge, guards=watch),
-        host=gpu.host(),
-    )
-    crew = Crew(cell, Gate(), lambda: OPENING)
-    request = encode(asked(forward("return self.right(x)")))
-    try:
-        message = {"request": request, "built": encode(NOTHING), "keep": False}
-        yield crew.order({"order": "evaluate", **message}), gpu.asked, watch
-    finally:
-        crew.close()
-        folder.rmdir()
-
-
-def test_the_reference_is_timed_again_when_the_candidate_is_gone(judged):
-    result, asked_for, watch = judged
+    watch = Watch(gpu.read, doubts=True)
+    result, left = judged(gpu, watch)
     assert result["status"] == EvalStatus.PASSED
-    *_, (beside, *pair), killed, again = asked_for
-    assert beside == "alone"
-    assert len(pair) == 2
+    assert left
+    *_, (beside, *pair), killed, again, (leaves, size) = gpu.asked
+    assert (beside, len(pair)) == ("alone", 2)
     assert killed == ("kill", pair[1])
     assert again == ("alone", pair[0])
-    assert watch.again
-
-
-def test_who_comes_while_a_lane_waits_for_the_gate_spoils_no_timing_of_the_reference(judged):
-    _, _, watch = judged
+    assert (leaves, size > 0) == ("leave", True)
     assert watch.anchor is not None
-    assert all(found is not None for found in watch.again)
+    assert [found is not None for found in watch.again] == [True]
+
+
+def test_one_in_no_doubt_is_not(judged):
+    gpu = Gpu()
+    result, left = judged(gpu, Watch(gpu.read, doubts=False))
+    assert result["status"] == EvalStatus.PASSED
+    assert left
+    assert [what for what, *_ in gpu.asked[-3:]] == ["alone", "leave", "kill"]
+
+
+def test_a_reference_that_dies_by_then_leaves_no_verdict_and_no_cache(judged):
+    gpu = Gpu()
+    result, left = judged(gpu, Watch(gpu.read, doubts=True, dies=True))
+    assert result["status"] == EvalStatus.JUDGE_ERROR
+    assert not left
+
+
+def test_what_others_shared_is_not_what_it_takes_alone(judged):
+    tries = DRAIN_ATTEMPTS * ATTEMPTS
+    gpu = Gpu(*[False] * tries)
+    watch = Watch(gpu.read, doubts=False)
+    result, _ = judged(gpu, watch)
+    assert result["status"] == EvalStatus.PASSED
+    assert watch.anchor is None
+    assert "noisy" in result["tags"]
+    assert [len(runners) for _, *runners in gpu.asked[:tries]] == [1] * tries

@@ -8,7 +8,14 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_anchor import WINDOWS, time_alone  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_plan import NULL_WINDOWS, POOL_BYTES  # noqa: E402 - torch
-from pike_hpc.evaluate.nvml_guard import Guard, History, unread  # noqa: E402 - torch
+from pike_hpc.evaluate.nvml_guard import (  # noqa: E402 - torch
+    DRIFT_MS,
+    SLACK,
+    Anchor,
+    Guard,
+    History,
+    unread,
+)
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402 - torch
 from pike_hpc.evaluate.runner import Op  # noqa: E402 - torch
 
@@ -84,6 +91,24 @@ def test_no_more_large_inputs_are_held_at_once_than_a_timing_would():
 
     time_alone(reference, few, unwatched())
     assert max(held) == reference.places
+
+
+@pytest.mark.parametrize(
+    ("ms", "known", "told_ms"),
+    [
+        (2.0, {1: 1.0, 4: 1.0}, 2.0),
+        (2.0, {1: 0.1, 4: 1.0}, 2.0),  # in shared windows it is no larger than it was
+        (2.0, {1: 0.1, 4: 0.01}, 2.0 + 0.125 - (SLACK * 0.01 + DRIFT_MS)),
+        (2.0, {1: 0.1, 4: 0.1}, 2.0 + 0.125 - (SLACK * 0.1 + DRIFT_MS)),
+        (0.2, {1: 0.1, 4: 0.01}, (0.2 + 0.5) / 2),  # half of the window is the least of any model
+    ],
+)
+def test_of_a_constant_that_has_grown_no_more_is_taken_off_than_is_known(ms, known, told_ms):
+    history = History(anchor=Anchor(latency_ms=ms, sm_mhz=None, nulls_ms=known))
+    found = time_alone(Reference(ms), fresh, Guard(unread, history))
+    assert found.latency_ms == pytest.approx(told_ms)
+    assert found.latency_ms < ms + 0.5, "it took no longer than its window"
+    assert found.nulls_ms == {1: 0.5, 4: 0.125}
 
 
 def test_what_another_process_shared_does_not_count():

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_anchor import Alone  # noqa: E402
-from pike_hpc.evaluate.judge_guard import Guards, at_most  # noqa: E402
+from pike_hpc.evaluate.judge_guard import ATTEMPTS, Guards, at_most  # noqa: E402
 from pike_hpc.evaluate.judge_outcome import as_timing  # noqa: E402
 from pike_hpc.evaluate.nvml_guard import DRIFT_MS, SLACK, VERDICTS, Anchor  # noqa: E402
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402
@@ -47,7 +47,7 @@ class Timer:
 
 def after_some(*reference_ms):
     """A watch of a task that was timed so often at 10 ms that it is known, and what comes next."""
-    watch = Guards(SimulatedNvml(Sensors(sm_mhz=1755)).gpu().sample).task("a")
+    watch, _ = watch_of()
     for _ in range(VERDICTS):
         watch.timed(Timer(10.0))
     return watch, Timer(*reference_ms)
@@ -75,9 +75,12 @@ def test_one_that_drifted_again_is_noisy():
 
 def test_what_is_usual_is_each_task_s_own():
     guards = Guards(SimulatedNvml().gpu().sample)
-    for ms in [10.0] * VERDICTS:
-        guards.task("a").timed(Timer(ms))
+    for task, ms in (("a", 10.0), ("b", 11.0)):
+        guards.task(task).learn(seen(ms))
+        for _ in range(VERDICTS):
+            guards.task(task).timed(Timer(ms))
     assert guards.task("b").timed(Timer(11.0))[1] == ("early_stop",)
+    assert "noisy" in guards.task("a").timed(Timer(11.0, 11.0))[1]
     assert guards.task("a") is guards.task("a")
 
 
@@ -152,15 +155,6 @@ def test_one_that_is_slow_without_the_candidate_too_is_believed():
     assert watch.believed(record_of(15.0), seen(14.0)) == record_of(15.0)
 
 
-@pytest.mark.parametrize(("null_ms", "over_ms"), [(0.1, 0.0), (0.2, 0.0), (3.0, 2.775)])
-def test_of_a_larger_constant_no_more_is_taken_off_than_beside_the_candidate(null_ms, over_ms):
-    watch, _ = watch_of()
-    assert watch.guard().most_null_ms(1) == pytest.approx(0.225)
-    again = seen(10.0, nulls_ms={1: null_ms, 8: 0.05})
-    believed = watch.believed(record_of(15.0), again)
-    assert believed.reference_ms == pytest.approx(SLACK * (10.0 + over_ms) + DRIFT_MS)
-
-
 def test_a_usual_one_is_not_timed_without_the_candidate():
     watch, _ = watch_of()
     found = record_of(10.5)
@@ -197,6 +191,27 @@ def test_a_lower_clock_explains_a_slower_reference():
     assert watch.timed(Timer(11.9))[1] == ("early_stop",)
     sensors.sm_mhz = 1800
     assert "noisy" in watch_of(mhz=1800)[0].timed(Timer(11.9, 11.9))[1]
+
+
+def test_one_of_whom_nothing_is_known_alone_is_noisy():
+    watch = Guards(SimulatedNvml().gpu().sample).task("a")
+    assert watch.timed(Timer(15.0, 99.0))[1] == ("early_stop", "noisy")
+    watch.learn(seen(15.0))
+    assert watch.timed(Timer(15.0, 99.0))[1] == ("early_stop",)
+
+
+def test_one_is_timed_alone_until_that_counts():
+    def at_try(number):
+        tries = [disturbed] * (number - 1) + [seen(14.0)]
+
+        def time_alone(guard):
+            return tries.pop(0)(guard)
+
+        return time_alone
+
+    watch, _ = watch_of()
+    assert watch.believed(record_of(15.0), at_try(ATTEMPTS)) == record_of(15.0)
+    assert watch.believed(record_of(15.0), at_try(ATTEMPTS + 1)).reference_ms < 12.0
 
 
 def test_it_is_learned_once_and_only_where_nobody_else_was_there():
