@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pike_hpc.evaluate.pieces import LOCAL_ELEMENTS, Indices, pieces, real, stretches
 from pike_hpc.records import Tier
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ K, K_SMALL, SMALL_ELEMENTS = 3.0, 10.0, 1_000
 """Multiples of the reference's own error that are allowed; few elements make a noisy RMS."""
 SPIKE = 50.0
 """No element is off by more than this many signals."""
-LOCAL_ELEMENTS, LOCAL_K = 64, 10.0
-"""No stretch of so many elements is off by more than LOCAL_K times what the whole may be: a dead
-channel or a corrupted tile hides in the RMS of a large output (one tile of 64 x 64 in 4096 x 4096
-is 1.6 %). A stretch that is larger than the signal is measured by its own size."""
+LOCAL_K = 10.0
+"""No stretch, and nothing that has one index, is off by more than LOCAL_K times what the whole may
+be: a dead channel or a corrupted tile hides in the RMS of a large output (one tile of 64 x 64 in
+4096 x 4096 is 1.6 %). What is larger than the signal is measured by its own size."""
 NOISE_K = 2.0
 """Where rounding weighs more than the signal of a stretch does, it is measured against this many
 times its share of the reference's own noise: float32 says what any arithmetic would do there."""
@@ -50,19 +51,14 @@ float16 has no numbers nearer to zero than 2^-24, and softmax may end far below.
 FLOAT16_SIGNAL = 2.0**-24 / (math.sqrt(12) * CAP)
 """Where the signal is less, float16 alone is off by more than CAP (in steps of 2^-24 the error is
 uniform): no answer in it earns half that ends there, and elsewhere its zeros get no allowance."""
-ROWS = 16
-"""From so many rows on, each index of the last dimension is looked at like a stretch: a channel
-that is off hides among 64 neighbours."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
 UNEQUAL, TIES = 1e-3, 1e-4
 """Part of an integer output (such as an argmax) that may differ between two float32 programs, of
 all that moves with the input: in one of thousands of calls, and in an exam. Products that are
 rounded to whole numbers fall the other way in one of a million."""
-LOCAL_UNEQUAL, COLUMN_UNEQUAL = 4, 1 / 8
-"""How many of LOCAL_ELEMENTS neighbours, and which part of an index of the last dimension, may: a
-tile or a column that was left out differs in more."""
-PIECE = {"cpu": 1 << 18, "cuda": 1 << 22}
-"""Elements compared at a time: a few float64 pieces fit a core's cache, or fill a GPU."""
+LOCAL_UNEQUAL, INDEX_UNEQUAL = 4, 1 / 8
+"""How many of LOCAL_ELEMENTS neighbours, and which part of what has one index, may: a tile or a
+column that was left out differs in more."""
 MIN_SIGNAL, MAX_NOISE = 1e-2, CAP / (1.25 * K)
 """Admission: signal over RMS at least; float32 noise over signal at most, so that what is allowed
 to be K times as far off stays below the cap, also where the next weights make more noise of it."""
@@ -78,8 +74,10 @@ class Grain:
 
     least: Tensor
     """Per stretch of LOCAL_ELEMENTS, a sum of squares: at least so much it is measured against."""
-    columns: Tensor | None
-    """The same per index of the last dimension, a mean over rows; None where none is looked at."""
+    indices: Indices
+    """Which dimensions are looked at index by index."""
+    by_index: tuple[Tensor, ...]
+    """The same per index of each of these, a mean over what has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,7 @@ class LeafError:
     """Largest elementwise difference over S."""
     local: float = 0.0
     """RMS difference of the worst stretch of LOCAL_ELEMENTS, over S (or what its grain says) or
-    over its own RMS; of the worst index of the last dimension, too."""
+    over its own RMS; of what has the worst index, too."""
     local_half: float = 0.0
     """The same as tier half has it: what float16 makes zero of may be zero."""
     size: float = 0.0
@@ -136,33 +134,6 @@ def rms_difference(a: Tensor, b: Tensor | None) -> float:
     )
     count = real(a).numel()
     return math.sqrt(total / count) if count else 0.0
-
-
-def real(values: Tensor) -> Tensor:
-    """Complex numbers as pairs."""
-    return values.reshape(-1).view(values.real.dtype) if values.is_complex() else values
-
-
-def pieces(*tensors: Tensor, step: int = 1) -> Iterator[tuple[Tensor, ...]]:
-    """The same stretch of each tensor as float64, about PIECE elements at a time.
-
-    Outputs reach 10^8 elements: whole float64 copies would cost more than the model. Where one of
-    the tensors lies on a GPU, the stretches go there: a CPU takes tens of times as long.
-
-    Args:
-        tensors: of one number of elements.
-        step: every piece but the last is a multiple of so many elements.
-    """
-    flat = [real(t).reshape(-1) for t in tensors]
-    there = next((t.device for t in flat if t.device.type != "cpu"), flat[0].device)
-    piece = _piece(*flat)
-    piece = max(1, piece // step) * step
-    for start in range(0, flat[0].numel(), piece):
-        yield tuple(t[start : start + piece].to(there).double() for t in flat)
-
-
-def _piece(*values: Tensor) -> int:
-    return max(PIECE.get(t.device.type, PIECE["cpu"]) for t in values)
 
 
 def signal_of(answers: Sequence[Tensor]) -> float:
@@ -188,9 +159,10 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
     whole = signal * signal
     total = largest = right = 0.0
     worst = [[0.0]]
-    seen, width = 0, _width(truth, answer)
-    columns: list[Tensor] = []
-    for y, t in pieces(answer, truth, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
+    indices = Indices.of(truth, answer) if grain is None else grain.indices
+    seen = 0
+    tables: list[Tensor] = []
+    for y, t in pieces(answer, truth, step=indices.step):
         off = y - t
         low, high = off.aminmax()
         squares, sizes = off.square(), t.square()
@@ -198,23 +170,22 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
         right += float(sizes.sum())
         largest = max(largest, float(high), -float(low))
         if signal > 0.0:
-            errors, own = (_stretches(x) for x in (squares, sizes))
+            errors, own = (stretches(x) for x in (squares, sizes))
             first = seen // LOCAL_ELEMENTS
             part = [g.least[first : first + errors.numel()] for g in grains]
             worst.append(_worst(errors, own, part or [whole * LOCAL_ELEMENTS]))
-        if width:
-            sums = [x.view(-1, width).sum(dim=0) for x in (squares, sizes)]
-            columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
+        if indices.period:
+            tables = _added(tables, [indices.sums(x) for x in (squares, sizes)])
         seen += off.numel()
     if not math.isfinite(total):
         return LeafError(error=math.inf, spike=math.inf, local=math.inf, local_half=math.inf)
     size = math.sqrt(total / max(1, seen))
     if signal <= 0.0:
         return LeafError(error=0.0 if size == 0.0 else math.inf)
-    if columns:
-        errors, own = (x / (seen // width) for x in columns)
-        by_column = [whole if g.columns is None else g.columns for g in grains]
-        worst.append(_worst(errors, own, by_column or [whole]))
+    if tables:
+        errors_by, own_by = (indices.means(table) for table in tables)
+        for at, (errors, own) in enumerate(zip(errors_by, own_by, strict=True)):
+            worst.append(_worst(errors, own, [g.by_index[at] for g in grains] or [whole]))
     return LeafError(
         error=size / signal,
         spike=largest / signal,
@@ -234,22 +205,11 @@ def in_half(grain: Grain, signal: float) -> Grain:
     if signal < FLOAT16_SIGNAL:
         return grain
     floor = HALF_FLOOR**2
-    columns = None if grain.columns is None else grain.columns.clamp(min=floor)
-    return Grain(least=grain.least.clamp(min=floor * LOCAL_ELEMENTS), columns=columns)
-
-
-def _width(values: Tensor, *beside: Tensor) -> int:
-    """Length of the last dimension where its indices are looked at one by one; 0 elsewhere.
-
-    Args:
-        values: the answers.
-        beside: what they are compared with.
-    """
-    flat = real(values)
-    width = values.shape[-1] * (flat.numel() // max(1, values.numel())) if values.dim() else 0
-    rows = flat.numel() // width if width else 0
-    fits = width and math.lcm(width, LOCAL_ELEMENTS) <= _piece(values, *beside)
-    return width if fits and rows >= ROWS else 0
+    return replace(
+        grain,
+        least=grain.least.clamp(min=floor * LOCAL_ELEMENTS),
+        by_index=tuple(x.clamp(min=floor) for x in grain.by_index),
+    )
 
 
 def _worst(errors: Tensor, own: Tensor, leasts: Sequence[Tensor | float]) -> list[float]:
@@ -284,28 +244,35 @@ def grain_of(
     """
     if signal <= 0.0 or not 0.0 < error < math.inf or not truths[0].numel():
         return None
-    count, width = len(truths), _width(truths[0], *references)
+    count, indices = len(truths), Indices.of(truths[0], *references)
     found: list[list[Tensor]] = []
-    columns: list[Tensor] = []
-    for parts in pieces(*truths, *references, step=math.lcm(max(1, width), LOCAL_ELEMENTS)):
+    tables: list[Tensor] = []
+    for parts in pieces(*truths, *references, step=indices.step):
         t, r = parts[:count], parts[count:]
         moves = [(a - b).square() for a, b in itertools.pairwise(t)]
         squares = [sum(moves[1:], moves[0]) / len(moves)]
         squares += [(a - b).square() for a, b in zip(r, t, strict=True)]
-        found.append([_stretches(x) for x in squares])
-        if width:
-            sums = [x.view(-1, width).sum(dim=0) for x in squares]
-            columns = [a + b for a, b in zip(columns, sums, strict=True)] if columns else sums
+        found.append([stretches(x) for x in squares])
+        if indices.period:
+            tables = _added(tables, [indices.sums(x) for x in squares])
     share = (NOISE_K / _error_where_any(found, error)) ** 2
     least = found[0][0].new_empty(sum(x[0].numel() for x in found))
     start = 0
-    for stretches in found:
-        end = start + stretches[0].numel()
-        least[start:end] = _least(stretches, share, signal, LOCAL_ELEMENTS)
+    for sums in found:
+        end = start + sums[0].numel()
+        least[start:end] = _least(sums, share, signal, LOCAL_ELEMENTS)
         start = end
-    rows = real(truths[0]).numel() // width if width else 0
-    means = [x / rows for x in columns]
-    return Grain(least=least, columns=_least(means, share, signal, 1) if width else None)
+    by_index = zip(*(indices.means(table) for table in tables), strict=True)
+    return Grain(
+        least=least,
+        indices=indices,
+        by_index=tuple(_least(means, share, signal, 1) for means in by_index),
+    )
+
+
+def _added(sums: Sequence[Tensor], more: list[Tensor]) -> list[Tensor]:
+    """Term by term; nothing has been summed at first."""
+    return [a + b for a, b in zip(sums, more, strict=True)] if sums else more
 
 
 def _error_where_any(found: Sequence[Sequence[Tensor]], error: float) -> float:
@@ -341,20 +308,6 @@ def _least(squares: Sequence[Tensor], share: float, signal: float, count: int) -
     most = signal * signal * count
     least = squares[0].maximum(noise * share).clamp(min=TINY * TINY * count, max=most)
     return least.masked_fill((noise == 0.0) & (squares[0] == 0.0), most)
-
-
-def _stretches(squares: Tensor) -> Tensor:
-    """Sums over stretches."""
-    return _padded(squares, -squares.numel() % LOCAL_ELEMENTS).view(-1, LOCAL_ELEMENTS).sum(dim=1)
-
-
-def _padded(values: Tensor, zeros: int) -> Tensor:
-    """The values and `zeros` zeros after them."""
-    if not zeros:
-        return values
-    longer = values.new_zeros(values.numel() + zeros)
-    longer[: values.numel()] = values
-    return longer
 
 
 def correlation(answers: Sequence[Tensor], truths: Sequence[Tensor]) -> float:
@@ -407,10 +360,12 @@ def are_ties(different: Tensor, most: float) -> bool:
 
 
 def are_scattered(different: Tensor) -> bool:
-    """Whether no stretch and no index of the last dimension has many of the differences."""
-    flat, width = different.reshape(-1).float(), _width(different)
-    worst = float(flat.view(-1, width).mean(dim=0).max()) if width else 0.0
-    return worst <= COLUMN_UNEQUAL and float(_stretches(flat).max()) <= LOCAL_UNEQUAL
+    """Whether no stretch, and nothing that has one index, has many of the differences."""
+    flat, indices = different.reshape(-1).float(), Indices.of(different)
+    if float(stretches(flat).max()) > LOCAL_UNEQUAL:
+        return False
+    by_index = indices.means(indices.sums(flat)) if indices.period else []
+    return all(float(part.max()) <= INDEX_UNEQUAL for part in by_index)
 
 
 def allclose(answer: Tensor, reference: Tensor, tolerance: float) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from pike_hpc.evaluate.correctness import (
-    LOCAL_ELEMENTS,
     TIES,
     UNEQUAL,
     LeafScale,
@@ -24,6 +23,7 @@ from pike_hpc.evaluate.correctness import (
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_off import Kind, Off, named, off, worst
 from pike_hpc.evaluate.layout import FLOATS, Slot
+from pike_hpc.evaluate.pieces import stretches
 
 PIKE_TOLERANCE, MAX_OUTSIDE = 1e-2, 0.01
 """Variant legacy: absolute and relative, and the part of a timed output that may miss it."""
@@ -256,10 +256,11 @@ class Quick:
         self._whole = SURE * bound * signal
         self._single = SURE * local * signal
         self._stretches: torch.Tensor | None = None
-        self._columns: torch.Tensor | None = None
+        self._by_index: list[torch.Tensor] = []
         if grain is not None:
+            self._indices = grain.indices
             self._stretches = _squared(grain.least, local)
-            self._columns = None if grain.columns is None else _squared(grain.columns, local)
+            self._by_index = [_squared(floors, local) for floors in grain.by_index]
 
     def sure(self, off: torch.Tensor) -> bool:
         """Whether the differences (calls, numbers) are certainly small enough; False says nothing.
@@ -274,24 +275,19 @@ class Quick:
             return False
         if self._stretches is None:
             return largest <= min(self._whole, self._single)
-        if self._columns is None and largest > self._single:
-            return False
         squares = (off if off.dtype == torch.float64 else off.float()).square()
         fine = (squares.mean(dim=1) <= self._whole * self._whole).all()
-        padded = torch.nn.functional.pad(squares, (0, -squares.shape[1] % LOCAL_ELEMENTS))
-        stretches = padded.view(len(off), -1, LOCAL_ELEMENTS).sum(dim=2)
-        fine &= (stretches <= self._stretches.to(off.device)).all()
-        if self._columns is not None:
-            means = squares.view(len(off), -1, self._columns.numel()).mean(dim=1)
-            fine &= (means <= self._columns.to(off.device)).all()
+        fine &= (stretches(squares) <= self._stretches.to(off.device)).all()
+        if self._by_index:
+            means = self._indices.means(self._indices.sums(squares))
+            for mean, most in zip(means, self._by_index, strict=True):
+                fine &= (mean <= most.to(off.device)).all()
         return bool(fine)
 
 
 def stretches_with(different: torch.Tensor) -> torch.Tensor:
     """Whether each stretch of LOCAL_ELEMENTS holds a difference."""
-    flat = different.reshape(-1)
-    whole = torch.nn.functional.pad(flat, (0, -flat.numel() % LOCAL_ELEMENTS))
-    return whole.view(whole.numel() // LOCAL_ELEMENTS, LOCAL_ELEMENTS).any(dim=1)
+    return stretches(different.reshape(-1).float()) > 0
 
 
 def _squared(floors: torch.Tensor, local: float) -> torch.Tensor:

@@ -13,7 +13,6 @@ import torch
 
 from pike_hpc.evaluate.correctness import (
     CAP,
-    LOCAL_ELEMENTS,
     LOCAL_K,
     MIN_CORRELATION,
     SPIKE,
@@ -34,6 +33,7 @@ from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_near_ties import NearTies
 from pike_hpc.evaluate.judge_off import named, off, told_apart, worst
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
+from pike_hpc.evaluate.pieces import LOCAL_ELEMENTS
 from pike_hpc.records import Correctness, EvalStatus, LegacyVerdicts, Tier
 
 AS_GOOD = 3.0

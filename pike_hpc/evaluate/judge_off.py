@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from pike_hpc.evaluate.correctness import LOCAL_ELEMENTS
+from pike_hpc.evaluate.pieces import LOCAL_ELEMENTS
 
 
 class Kind(Enum):

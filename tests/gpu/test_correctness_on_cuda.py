@@ -5,13 +5,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
-    PIECE,
     compare,
     correlation,
     grain_of,
     part_outside,
     unequal,
 )
+from pike_hpc.evaluate.pieces import PIECE  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
@@ -28,7 +28,8 @@ def test_where_tensors_lie_changes_no_error(device):
     there = [a.cuda() for a in answers]
     grains = [grain_of(truths, s, 1.0, 1e-6) for s in (shipped, [s.cuda() for s in shipped])]
     assert torch.allclose(grains[0].least, grains[1].least.cpu())
-    assert torch.allclose(grains[0].columns, grains[1].columns.cpu())
+    assert grains[0].indices.sizes == grains[1].indices.sizes == (COLUMNS,)
+    assert torch.allclose(grains[0].by_index[0], grains[1].by_index[0].cpu())
     for grain in (None, *grains):
         here = compare(answers[0], truths[0], 1.0, grain)
         mixed = compare(there[0], truths[0], 1.0, grain)

@@ -18,9 +18,10 @@ from peers import device_memory_peer as peers
 
 torch = pytest.importorskip("torch")
 
-from pike_hpc.evaluate.correctness import PIECE, compare  # noqa: E402
+from pike_hpc.evaluate.correctness import compare  # noqa: E402
 from pike_hpc.evaluate.judge_memory import poison, unwritten, views  # noqa: E402
 from pike_hpc.evaluate.layout import ITEM_BYTES, buffer_bytes, lay_out  # noqa: E402
+from pike_hpc.evaluate.pieces import PIECE  # noqa: E402
 from pike_hpc.evaluate.runner import device_memory  # noqa: E402
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError, Driver  # noqa: E402
 from pike_hpc.evaluate.runner.simulated_driver import SimulatedDriver  # noqa: E402

@@ -1,6 +1,7 @@
 """The measure of error: scale-free, blind to nothing that matters."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,6 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
     CAP,
     HALF_CAP,
     HALF_K,
-    Grain,
     LeafScale,
     allclose,
     are_ties,
@@ -23,6 +23,7 @@ from pike_hpc.evaluate.correctness import (  # noqa: E402
     signal_of,
     tier_of,
 )
+from pike_hpc.evaluate.pieces import Indices  # noqa: E402
 from pike_hpc.records import Tier  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -219,7 +220,7 @@ def test_tier_half_lets_go_what_float16_makes_zero(fading):
     assert found.local > 0.3
     assert found.local_half < 0.1
     assert compare(answer, truths[0], signal, in_half(grain, signal)).local == found.local_half
-    bare = Grain(least=grain.least, columns=None)
+    bare = replace(grain, indices=Indices.of(truths[0].reshape(-1)), by_index=())
     by_stretch = compare(answer, truths[0], signal, in_half(bare, signal)).local
     assert compare(answer, truths[0], signal, bare).local_half == by_stretch
     answer[:, 128:192] = 0.0  # 1e-6 to 1e-9 of a signal: float16 holds the first half of it
@@ -239,6 +240,33 @@ def test_a_small_channel_is_measured_by_its_own_signal(fading):
     answer = truths[0].clone()
     answer[:, 255] = 0.0
     assert compare(answer, truths[0], signal, grain).local > 0.3
+
+
+@pytest.mark.parametrize("shape", [(2048, 2, 32), (2048, 4, 4, 4), (16, 32, 2, 64, 1, 1)])
+def test_nor_does_one_of_a_dimension_in_between_hide_beside_large_ones(shape):
+    torch.manual_seed(7)
+    large = 2.0**20 * (torch.arange(shape[-2 if shape[-1] > 1 else 2]) != 1)
+    dim = len(shape) - 2 if shape[-1] > 1 else 2
+    by_index = [1] * len(shape)
+    by_index[dim] = len(large)
+    sizes = large.clamp(min=1).double().view(by_index)
+    truths = [torch.randn(shape, dtype=torch.float64) * sizes for _ in range(3)]
+    signal, grain = graded(truths, [t.float() for t in truths])
+    assert compare(truths[0].float(), truths[0], signal, grain).local < 1e-5
+    answer = truths[0].clone()
+    answer.select(dim, 1).zero_()
+    found = compare(answer, truths[0], signal, grain)
+    assert found.error < 1e-5
+    assert found.local > 0.5
+
+
+def test_whole_numbers_that_differ_in_one_index_are_no_ties():
+    different = torch.zeros(1024, 8, 8, dtype=torch.bool)
+    different[:, torch.arange(4), torch.arange(4)] = True  # four of each stretch, one of an index
+    assert are_ties(different, 1.0)
+    different.zero_()
+    different[:, 1, :4] = True  # as many, half of what has one index
+    assert not are_ties(different, 1.0)
 
 
 def test_rounding_of_any_tier_passes_where_the_reference_rounds_alike(fading):

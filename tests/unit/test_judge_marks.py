@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
-    LOCAL_ELEMENTS,
     LeafError,
     LeafScale,
     grain_of,
@@ -23,6 +22,7 @@ from pike_hpc.evaluate.judge_memory import views  # noqa: E402
 from pike_hpc.evaluate.judge_off import Off  # noqa: E402
 from pike_hpc.evaluate.judge_truth import WeightsBy  # noqa: E402
 from pike_hpc.evaluate.layout import Slot  # noqa: E402
+from pike_hpc.evaluate.pieces import LOCAL_ELEMENTS  # noqa: E402
 from pike_hpc.records import EvalStatus, Tier  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -263,7 +263,7 @@ def test_what_float16_makes_zero_may_be_zero_at_tier_half_alone():
     pairs = [[t] for t in truths], [[a] for a in without_last(truths)]
     errors = marker.leaf_errors(*reversed(pairs))
     assert [not marker.broken_in_checks(errors, tier) for tier in Tier] == [False, False, True]
-    timed = [marker.tolerance(tier).scales[0].grain.columns.min() for tier in Tier]
+    timed = [marker.tolerance(tier).scales[0].grain.by_index[-1].min() for tier in Tier]
     assert timed[0] == timed[1] < timed[2]
 
 
