@@ -22,7 +22,7 @@ from pike_hpc.records import EvalResult
 CANONICAL_VERSION = 1
 """Raised when the same run would give another text."""
 
-UNREPEATABLE_TAGS = frozenset({"early_stop", "noisy", "nondeterministic"})
+UNREPEATABLE_TAGS = frozenset({"early_stop", "noisy", "nondeterministic", "uneven"})
 """Tags that a clock or a race between threads gives: the same candidate may not earn them again."""
 
 

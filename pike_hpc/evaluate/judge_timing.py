@@ -28,6 +28,7 @@ from pike_hpc.evaluate.judge_plan import NULL_WINDOWS, SLOW_MS, Plan, affordable
 from pike_hpc.evaluate.judge_side import Side, Window, WrongAnswer
 from pike_hpc.evaluate.judge_spot_checks import OFFERS, SpotChecks, Spotted
 from pike_hpc.evaluate.judge_unequal import Timed, counted, too_many
+from pike_hpc.evaluate.judge_uneven import evened
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.evaluate.nvml_guard import Guard, History, unread
 from pike_hpc.evaluate.runner import Op
@@ -151,7 +152,7 @@ class Stopwatch:
     def measure(
         self, rule: StopRule, guard: Guard | None = None
     ) -> tuple[Estimate, tuple[str, ...]]:
-        """The estimate, and tags: `early_stop`, `noisy`. Best after `settle`.
+        """The estimate, and tags: `early_stop`, `noisy`, `uneven`. Best after `settle`.
 
         Args:
             rule: when enough is known.
@@ -194,12 +195,18 @@ class Stopwatch:
             told = counted(blocks)
             if not told:  # only while there are few blocks: five such are too many
                 continue
-            found = estimate(told, self._null(plan.calls))
+            null = self._null(plan.calls)
+            found = estimate(told, null)
             spent_s = self._clock() - start - lost_s
             decision = decide(found, len(told), spent_s, rule)
             if decision.stop or worn:
-                tags = {"early_stop": decision.early, "noisy": worn or neighbours.noisy()}
-                timed = replace(found, windows=found.windows * plan.calls)
+                even = evened(found, told, null)
+                tags = {
+                    "early_stop": decision.early,
+                    "noisy": worn or neighbours.noisy(),
+                    "uneven": even is not found,
+                }
+                timed = replace(even, windows=found.windows * plan.calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
 
     def _null(self, calls: int) -> Null:

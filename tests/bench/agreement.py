@@ -50,6 +50,7 @@ MODULES = (
     "evaluate/judge_side.py",
     "evaluate/judge_timing.py",
     "evaluate/judge_outcome.py",
+    "evaluate/judge_uneven.py",
     "evaluate/judge_verdict.py",
     "evaluate/nvml_guard.py",
     "evaluate/runner/doorbell.py",
