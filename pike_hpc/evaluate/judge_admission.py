@@ -29,6 +29,7 @@ from pike_hpc.evaluate.judge_range import WideRange, asserts, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_sharpen import gains_of
 from pike_hpc.evaluate.judge_signal import ADMISSION_SEEDS, Leaves, Refusal, Signal, alike
+from pike_hpc.evaluate.judge_structure import structure_of
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
 from pike_hpc.evaluate.judge_unread import UNREAD, unread
 from pike_hpc.evaluate.judge_variety import variety
@@ -190,7 +191,8 @@ class _Trial:
     def _demand_nothing_hidden(self) -> None:
         """Of weights from a seed, no constant may matter as soon as it is another one.
 
-        Nor may attention weigh all alike: such weights can't be given more to choose.
+        Nor may attention weigh all alike: such weights can't be given more to choose. Nor may one
+        have a structure that hides what other weights would show.
         """
         truth = self._truth
         if truth.by is not WeightsBy.SEED or truth.legacy:
@@ -201,6 +203,12 @@ class _Trial:
                 "attention starts with scores that are nearly alike, so that a program without "
                 "them would look right"
             )
+        for name, parameter in truth.model.named_parameters():
+            if parameter.requires_grad and (structure := structure_of(parameter)):
+                raise Refusal(
+                    f"{name} {structure} in every fresh model, so that a program that works for "
+                    "such weights alone would look right"
+                )
         for name, moved in moved_constants(truth.model, ADMISSION_SEEDS[0]):
             with moved:
                 answer = truth.natively(ADMISSION_SEEDS[0])

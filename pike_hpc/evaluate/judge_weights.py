@@ -4,7 +4,8 @@ A fresh torch module has constants that hide mistakes (norms of ones, biases of 
 statistics 0 and 1), and weights that are as good as constant: next to nothing, zero but for a
 diagonal, another layer's copy. They are moved here. Running statistics are measured over two
 batches in training mode, else a deep network in eval mode forgets its input.
-Any change here changes verdicts: raise CALIBRATION_VERSION.
+Any change of the judging weights makes other tasks: raise CALIBRATION_VERSION. One of the probe's
+changes verdicts: raise JUDGE_VERSION.
 """
 
 from __future__ import annotations
@@ -145,15 +146,35 @@ def scramble(model: nn.Module, seed: int, drawn: Collection[str] = ()) -> None:
 
     Such are statistics of norms, whose zeros stay zero and whose variances positive, and the
     buffers that are named as drawn. Masks and tables stay what they are: a program may compute
-    them for itself.
+    them for itself. Zeros among a parameter's numbers do not: they are where it starts, as the
+    blocks beside a diagonal are, and training would fill them.
     """
     generator = torch.Generator().manual_seed(seed)
+    padded = {
+        id(getattr(m, "weight", None))
+        for m in model.modules()
+        if getattr(m, "padding_idx", None) is not None
+    }
     with torch.no_grad():
         for name, value in model.state_dict(keep_vars=True).items():
             is_parameter = isinstance(value, nn.Parameter)
             if value.is_floating_point() and (is_parameter or _is_weight(name, drawn)):
                 noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
                 value.mul_((1 + noise if is_parameter else noise.exp()).to(value))
+                if is_parameter and value.requires_grad and id(value) not in padded:
+                    _fill_zeros(value, generator)
+
+
+def _fill_zeros(parameter: torch.Tensor, generator: torch.Generator) -> None:
+    """Numbers half as large as the others in the place of zeros, where there are any."""
+    zeros = parameter == 0
+    if not bool(zeros.any()):
+        return
+    finer = torch.promote_types(parameter.dtype, torch.float32)
+    norm = float(torch.linalg.vector_norm(parameter, dtype=finer))
+    count = parameter.numel() - int(zeros.sum())
+    noise = FILLED * norm / math.sqrt(max(1, count)) * torch.randn(zeros.shape, generator=generator)
+    parameter.add_(noise.to(parameter) * zeros)
 
 
 def tables(model: nn.Module) -> list[str]:
