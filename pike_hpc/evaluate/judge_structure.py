@@ -1,15 +1,16 @@
 """What fresh weights have beside numbers drawn one by one: a structure that training would undo.
 
 Rows that repeat, rows at right angles, few of many dimensions, kernels that are products of two
-vectors, zeros. Weights from a seed are never other than that, so that a program which only works
-for such weights looks right (`judge_admission`).
+vectors, zeros. Judging weights are moved off that (`judge_weights`); weights from a seed are never
+other than that, so that a program which only works for such weights looks right
+(`judge_admission`).
 """
 
 from __future__ import annotations
 
 import torch
 
-ROWS = 256
+ROWS = 64
 """Of a matrix that are looked at: what all have, these have."""
 LEAST = 16
 """Numbers of a row from which chance makes none like another."""
@@ -20,6 +21,8 @@ ANGLES = 0.01
 NOTHING, FEW = 1e-10, 0.05
 """An eigenvalue of the cosines that is none beside the largest, and which part of them must be: the
 smallest of a square matrix's own are near zero as well."""
+SAMPLE = 1 << 20
+"""Numbers that are looked at for zeros; an odd step meets no pattern of powers of two."""
 ZEROS = 0.01
 """Part of a parameter that chance does not make zero."""
 
@@ -29,7 +32,8 @@ def structure_of(parameter: torch.Tensor) -> str:
     if not parameter.is_floating_point() or parameter.dim() < 2 or not parameter.numel():
         return ""
     values = parameter.detach()
-    if int(torch.count_nonzero(values)) < (1 - ZEROS) * values.numel():
+    some = values.flatten()[:: max(1, values.numel() // SAMPLE) | 1]
+    if int(torch.count_nonzero(some)) < (1 - ZEROS) * some.numel():
         return "has zeros"
     if values.dim() > 2 and min(values.shape[-2:]) > 2 and _are_products(values):
         return "has kernels that are products of two vectors"

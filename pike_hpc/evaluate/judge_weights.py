@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pike_hpc.evaluate.judge_structure import structure_of
 from pike_hpc.evaluate.judge_widen import WIDER
 from pike_hpc.evaluate.runner import STATISTICS
 
@@ -49,10 +50,11 @@ FILLED = 0.5
 
 
 def spread_constants(model: nn.Module, seed: int) -> None:
-    """Move every parameter that is as good as constant, and those that repeat another.
+    """Move every parameter that is as good as constant, that repeats another, or has a structure.
 
     A copy is changed as the probe changes weights: experts or layers that were copied one from
-    the other are not what they start as, and who asks whether they are gains nothing.
+    the other are not what they start as, and who asks whether they are gains nothing. So are rows
+    at right angles, or that repeat.
     """
     generator = torch.Generator().manual_seed(seed)
     known: dict[Any, torch.Tensor] = {}
@@ -62,7 +64,9 @@ def spread_constants(model: nn.Module, seed: int) -> None:
             first = known.setdefault((parameter.shape, parameter.dtype, head), parameter)
             told_by = parameter.is_floating_point() or parameter.is_complex()  # no table of indices
             repeats = told_by and first is not parameter and torch.equal(first, parameter)
-            if not move_constant(parameter, generator) and repeats:
+            if move_constant(parameter, generator):
+                continue
+            if repeats or (parameter.requires_grad and structure_of(parameter)):
                 noise = PROBE_SPREAD * torch.randn(parameter.shape, generator=generator)
                 parameter.mul_((1 + noise).to(parameter))
 

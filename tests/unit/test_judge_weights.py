@@ -8,10 +8,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from pike_hpc.evaluate.judge_structure import structure_of  # noqa: E402
 from pike_hpc.evaluate.judge_weights import (  # noqa: E402
     lengthen_memory,
     move_constant,
     moved_constants,
+    scramble,
     spread_constants,
 )
 
@@ -122,3 +124,41 @@ def test_one_without_biases_has_nothing_to_remember_by():
     before = [p.clone() for p in layer.parameters()]
     lengthen_memory(layer)
     assert all(map(torch.equal, before, layer.parameters()))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: nn.init.orthogonal_(torch.empty(64, 64)),
+        lambda: torch.randn(1, 32, 32).repeat(8, 1, 1),
+        lambda: torch.randn(64, 1, 7, 1) * torch.randn(64, 1, 1, 7),
+    ],
+)
+def test_what_has_a_structure_that_training_would_undo_loses_it(start):
+    torch.manual_seed(0)
+    model = nn.ParameterDict({"learned": start()})
+    model["fixed"] = nn.Parameter(start(), requires_grad=False)
+    before = {name: value.clone() for name, value in model.items()}
+    spread_constants(model, 1)
+    assert structure_of(before["learned"])
+    assert not structure_of(model["learned"])
+    off = (model["learned"] - before["learned"]).square().mean() / before["learned"].square().mean()
+    assert 0.15 < off.sqrt() < 0.25
+    assert torch.equal(model["fixed"], before["fixed"])
+
+
+def test_other_weights_have_no_zeros_but_those_of_padding_and_tables():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"embed": nn.Embedding(40, 8, padding_idx=0), "fc": nn.Linear(16, 16)})
+    model.register_buffer("mask", torch.eye(4))
+    model.table = nn.Parameter(torch.eye(4), requires_grad=False)
+    with torch.no_grad():
+        model["fc"].weight.copy_(torch.block_diag(*torch.randn(2, 8, 8)))
+    own = model["fc"].weight[:8, :8].square().mean().sqrt()
+    scramble(model, 1)
+    filled = model["fc"].weight[:8, 8:]
+    assert int((filled == 0).sum()) == 0
+    assert 0.3 < filled.square().mean().sqrt() / own < 0.8
+    assert not model["embed"].weight[0].any()
+    assert torch.equal(model.mask, torch.eye(4))
+    assert not model.table[0, 1]
