@@ -20,8 +20,12 @@ from pike_hpc.evaluate.statistics import Block, Estimate, Null, without_null
 UNEVEN = 0.05
 """Part of a latency, as a logarithm: what is surely more is no machine's."""
 
-WINDOWS = 4
-"""Of one side in a block, from which its mean tells anything beside its median."""
+WINDOWS = 20
+"""Of one side, from which a mean tells much beside a median; blocks with fewer are taken together.
+"""
+
+GROUPS = 3
+"""With fewer, one that a machine stopped in would speak for all."""
 
 
 def evened(found: Estimate, blocks: Sequence[Block], null: Null) -> Estimate:
@@ -32,29 +36,50 @@ def evened(found: Estimate, blocks: Sequence[Block], null: Null) -> Estimate:
         blocks: as they count.
         null: the constant of their windows.
     """
-    over = [
-        _over(block.candidate_ms, null) - _over(block.reference_ms, null)
-        for block in blocks
-        if min(len(block.candidate_ms), len(block.reference_ms)) >= WINDOWS
-    ]
-    if len(over) < len(
-        blocks
-    ):  # such calls are long, and few: one that is slow widens the interval
-        return found
+    over = [_over(group, null) for group in _groups(blocks)]
     seen = centre(over)
-    if seen.low <= UNEVEN:
+    # Of shorter calls than the constant nothing is told from what it does to some windows.
+    if len(over) < GROUPS or seen.low <= UNEVEN or found.candidate_ms < null.ms:
         return found
     part = math.exp(-seen.middle)
-    low, high = found.ci95
+    middle, low, high = (math.log(x) for x in (found.speedup, *found.ci95))
+    below = math.hypot(middle - low, seen.high - seen.middle)
+    above = math.hypot(high - middle, seen.middle - seen.low)
     return replace(
         found,
         speedup=found.speedup * part,
-        ci95=(low * part, high * part),
+        ci95=(math.exp(middle - below) * part, math.exp(middle + above) * part),
         candidate_ms=found.candidate_ms / part,
     )
 
 
-def _over(windows_ms: Sequence[float], null: Null) -> float:
-    """How far the mean is over the median, as a logarithm, the constant taken off both."""
-    usual, long = (without_null(ms, null) for ms in (median(windows_ms), mean(windows_ms)))
-    return math.log(long / usual)
+def _groups(blocks: Sequence[Block]) -> list[Block]:
+    """Neighbouring blocks as one where they have few windows; the last takes what is left over."""
+    groups: list[Block] = []
+    reference_ms: tuple[float, ...] = ()
+    candidate_ms: tuple[float, ...] = ()
+    for block in blocks:
+        reference_ms += block.reference_ms
+        candidate_ms += block.candidate_ms
+        if min(len(reference_ms), len(candidate_ms)) >= WINDOWS:
+            groups.append(Block(reference_ms=reference_ms, candidate_ms=candidate_ms))
+            reference_ms = candidate_ms = ()
+    if candidate_ms:
+        last = groups.pop() if groups else Block(reference_ms=(), candidate_ms=())
+        reference_ms, candidate_ms = (
+            last.reference_ms + reference_ms,
+            last.candidate_ms + candidate_ms,
+        )
+        groups.append(Block(reference_ms=reference_ms, candidate_ms=candidate_ms))
+    return groups
+
+
+def _over(block: Block, null: Null) -> float:
+    """How far the candidate's mean call is over its median one, as a logarithm.
+
+    Less what the reference's is, in milliseconds: what a machine or the constant does to some
+    windows they bear alike, and it weighs the more the shorter the call is.
+    """
+    usual_ms = without_null(median(block.candidate_ms), null)
+    own_ms, its_ms = (mean(x) - median(x) for x in (block.candidate_ms, block.reference_ms))
+    return math.log(max(0.5, 1.0 + (own_ms - max(0.0, its_ms)) / usual_ms))

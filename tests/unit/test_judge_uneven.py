@@ -49,7 +49,7 @@ def test_who_is_slow_in_a_quarter_of_its_calls_is_as_fast_as_its_mean():
     by_median, even = found(blocks_of(slow_now_and_then(1.0, 31.0, 0.25), steady(4.0)))
     assert by_median.speedup == pytest.approx(4.0, rel=0.05)
     assert even.speedup == pytest.approx(4.0 / 8.5, rel=0.25)
-    assert even.ci95[0] < even.speedup < even.ci95[1]
+    assert even.ci95[0] < 4.0 / 8.5 < even.ci95[1]
     assert even.reference_ms / even.candidate_ms == pytest.approx(even.speedup, rel=0.05)
 
 
@@ -66,6 +66,30 @@ def test_who_is_slow_in_a_quarter_of_its_calls_is_as_fast_as_its_mean():
 def test_who_is_no_more_uneven_than_the_reference_is_as_fast_as_its_median(candidate, reference):
     by_median, even = found(blocks_of(candidate, reference))
     assert even is by_median
+
+
+def test_the_interval_of_one_that_is_holds_its_mean():
+    told = holds = 0
+    for seed in range(100):
+        uneven = slow_now_and_then(1.0, 3.0, 0.25)
+        blocks = blocks_of(uneven, steady(4.0), count=20, windows=6, seed=seed)
+        by_median, even = found(blocks)
+        told += even is not by_median
+        holds += even.ci95[0] <= 4.0 / 1.5 <= even.ci95[1]
+    assert told >= 95
+    assert holds >= 85
+
+
+def test_what_the_constant_does_to_both_sides_is_nobodys_unevenness():
+    def disturbed(ms):
+        return lambda rng: ms + 0.25 * (rng.random() < 0.2) * rng.random()
+
+    found_uneven = 0
+    for seed in range(100):
+        blocks = blocks_of(disturbed(0.1), disturbed(4.0), seed=seed)
+        by_median, even = found(blocks)
+        found_uneven += even is not by_median
+    assert found_uneven <= 5
 
 
 def test_a_machine_that_is_disturbed_at_random_is_nobodys_unevenness():
