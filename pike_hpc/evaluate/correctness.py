@@ -365,7 +365,9 @@ def are_scattered(different: Tensor) -> bool:
     if float(stretches(flat).max()) > LOCAL_UNEQUAL:
         return False
     by_index = indices.means(indices.sums(flat)) if indices.period else []
-    return all(float(part.max()) <= INDEX_UNEQUAL for part in by_index)
+    least = (LOCAL_UNEQUAL * len(part) / len(flat) for part in by_index)
+    most = (max(INDEX_UNEQUAL, part) for part in least)
+    return all(float(part.max()) <= end for part, end in zip(by_index, most, strict=True))
 
 
 def allclose(answer: Tensor, reference: Tensor, tolerance: float) -> bool:

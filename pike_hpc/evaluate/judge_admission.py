@@ -33,7 +33,7 @@ from pike_hpc.evaluate.judge_structure import structure_of
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
 from pike_hpc.evaluate.judge_unread import UNREAD, unread
 from pike_hpc.evaluate.judge_variety import variety
-from pike_hpc.evaluate.judge_weights import moved_constants
+from pike_hpc.evaluate.judge_weights import moved_constants, with_padding
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
 
@@ -203,8 +203,11 @@ class _Trial:
                 "attention starts with scores that are nearly alike, so that a program without "
                 "them would look right"
             )
+        padded = with_padding(truth.model)
         for name, parameter in truth.model.named_parameters():
-            if parameter.requires_grad and (structure := structure_of(parameter)):
+            if not parameter.requires_grad or id(parameter) in padded:
+                continue
+            if structure := structure_of(parameter):
                 raise Refusal(
                     f"{name} {structure} in every fresh model, so that a program that works for "
                     "such weights alone would look right"

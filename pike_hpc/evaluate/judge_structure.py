@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import torch
 
-ROWS = 64
-"""Of a matrix that are looked at: what all have, these have."""
+SIDE = 64
+"""Rows of a matrix that are looked at, and of a kernel rows and columns: what all have, these have.
+"""
 LEAST = 16
 """Numbers of a row from which chance makes none like another."""
 ALIKE = 0.99
-"""Cosine of rows that repeat, but for a factor."""
+"""Cosine of rows that repeat, but for a factor and what is added to all of a row."""
 ANGLES = 0.01
 """Of the cosines that chance makes: who is below is at right angles on purpose."""
 NOTHING, FEW = 1e-10, 0.05
@@ -28,7 +29,7 @@ ZEROS = 0.01
 
 
 def structure_of(parameter: torch.Tensor) -> str:
-    """What it is, for a person; empty where its numbers seem drawn one by one."""
+    """What it is, for a person; empty where its numbers seem drawn one by one or are not finite."""
     if not parameter.is_floating_point() or parameter.dim() < 2 or not parameter.numel():
         return ""
     values = parameter.detach()
@@ -39,33 +40,41 @@ def structure_of(parameter: torch.Tensor) -> str:
         return "has kernels that are products of two vectors"
     matrix = values.reshape(len(values), -1)
     matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    count, length = matrix.shape
-    if count < 2 or length < LEAST:
-        return ""
-    step = -(-count // ROWS)
-    rows = torch.nn.functional.normalize(matrix[::step].double(), dim=1)
-    return _of_rows(rows)
+    return _of_rows(matrix[:: -(-len(matrix) // SIDE)].double())
 
 
 def _of_rows(rows: torch.Tensor) -> str:
-    """Of rows of length one, no more of them than a row has numbers: (rows, numbers)."""
+    """Of no more rows than each has numbers: (rows, numbers)."""
     count, length = rows.shape
-    cosines = rows @ rows.T
-    between = cosines - torch.diag(cosines.diagonal())
-    if float(between.abs().max()) > ALIKE:
+    if count < 2 or length < LEAST or not bool(rows.isfinite().all()):
+        return ""
+    if float(_between(rows - rows.mean(dim=1, keepdim=True)).abs().max()) > ALIKE:
         return "has rows that repeat"
+    between = _between(rows)
     typical = float(between.square().sum() / (count * (count - 1))) ** 0.5
     if count >= LEAST and typical < ANGLES / length**0.5:
         return "has rows at right angles"
-    powers = torch.linalg.eigvalsh(cosines)
+    powers = torch.linalg.eigvalsh(between + torch.eye(count).to(between))
     if float((powers < NOTHING * powers[-1]).double().mean()) > FEW:
         return "has fewer dimensions than rows"
     return ""
 
 
+def _between(rows: torch.Tensor) -> torch.Tensor:
+    """Cosines between rows, none of a row with itself: (rows, rows)."""
+    unit = torch.nn.functional.normalize(rows, dim=1)
+    return (unit @ unit.T).fill_diagonal_(0.0)
+
+
 def _are_products(values: torch.Tensor) -> bool:
-    """Whether the last two dimensions hold products: all of them, as far as they are looked at."""
+    """Whether the last two dimensions hold products: all of them, as far as they are looked at.
+
+    Of a large one a part: a part of a product is one.
+    """
     kernels = values.reshape(-1, *values.shape[-2:])
-    kernels = kernels[:: -(-len(kernels) // ROWS)].double()
+    steps = [max(1, -(-size // SIDE)) for size in kernels.shape]
+    kernels = kernels[:: steps[0], :: steps[1], :: steps[2]].double()
+    if not bool(kernels.isfinite().all()):
+        return False
     powers = torch.linalg.svdvals(kernels)
     return bool((powers[:, 1] < 1e-5 * powers[:, 0]).all())

@@ -49,6 +49,10 @@ FILLED = 0.5
 """Standard deviation of what is added to those, relative to their own size."""
 
 
+MASKS = 100.0
+"""No layer starts with numbers that large; what does is no weight."""
+
+
 def spread_constants(model: nn.Module, seed: int) -> None:
     """Move every parameter that is as good as constant, that repeats another, or has a structure.
 
@@ -154,31 +158,48 @@ def scramble(model: nn.Module, seed: int, drawn: Collection[str] = ()) -> None:
     blocks beside a diagonal are, and training would fill them.
     """
     generator = torch.Generator().manual_seed(seed)
-    padded = {
-        id(getattr(m, "weight", None))
-        for m in model.modules()
-        if getattr(m, "padding_idx", None) is not None
-    }
+    padded = with_padding(model)
     with torch.no_grad():
         for name, value in model.state_dict(keep_vars=True).items():
             is_parameter = isinstance(value, nn.Parameter)
-            if value.is_floating_point() and (is_parameter or _is_weight(name, drawn)):
+            is_number = value.is_floating_point() or value.is_complex()
+            if is_number and (is_parameter or _is_weight(name, drawn)):
                 noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
                 value.mul_((1 + noise if is_parameter else noise.exp()).to(value))
-                if is_parameter and value.requires_grad and id(value) not in padded:
+                learned = is_parameter and value.is_floating_point() and value.requires_grad
+                if learned and id(value) not in padded:
                     _fill_zeros(value, generator)
 
 
+def with_padding(model: nn.Module) -> set[int]:
+    """Embeddings' weights, by id, in which the row of padding is zero for good."""
+    return {
+        id(getattr(module, "weight", None))
+        for module in model.modules()
+        if getattr(module, "padding_idx", None) is not None
+    }
+
+
 def _fill_zeros(parameter: torch.Tensor, generator: torch.Generator) -> None:
-    """Numbers half as large as the others in the place of zeros, where there are any."""
+    """Numbers half as large as the others in the place of zeros, where there are any.
+
+    Of one sign where the others are: roots and powers may be taken of them. What is too large for a
+    weight, such as a mask that is added to scores, stays.
+    """
     zeros = parameter == 0
-    if not bool(zeros.any()):
+    count = int(zeros.sum())
+    if not count or count == parameter.numel():
         return
     finer = torch.promote_types(parameter.dtype, torch.float32)
     norm = float(torch.linalg.vector_norm(parameter, dtype=finer))
-    count = parameter.numel() - int(zeros.sum())
-    noise = FILLED * norm / math.sqrt(max(1, count)) * torch.randn(zeros.shape, generator=generator)
-    parameter.add_(noise.to(parameter) * zeros)
+    own = norm / math.sqrt(parameter.numel() - count)
+    if not own < MASKS:
+        return
+    noise = FILLED * own * torch.randn(count, generator=generator)
+    low, high = (float(end) for end in parameter.aminmax())
+    if low >= 0.0 or high <= 0.0:
+        noise = noise.abs() * (1.0 if low >= 0.0 else -1.0)
+    parameter.masked_scatter_(zeros, noise.to(parameter))
 
 
 def tables(model: nn.Module) -> list[str]:

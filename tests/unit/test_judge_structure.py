@@ -1,5 +1,7 @@
 """Which fresh weights are more than numbers drawn one by one."""
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,6 +34,12 @@ def seeded():
         lambda: torch.randn(2, 3),
         lambda: torch.randn(300, 300, dtype=torch.bfloat16),
         lambda: torch.zeros(64),
+        lambda: 0.9 + 0.1 * torch.rand(16, 32),
+        lambda: 1.0 + 0.02 * torch.randn(4, 64),
+        lambda: torch.full((32, 32), math.nan),
+        lambda: torch.randn(4, 8, 8) * math.inf,
+        lambda: torch.randn(32, 32).masked_fill(torch.eye(32) > 0, -math.inf),
+        lambda: torch.randn(4, 1024, 1024),
         lambda: torch.zeros(0, 4),
         lambda: torch.arange(256).view(16, 16),
     ],
@@ -55,6 +63,8 @@ def orthogonal(*shape):
         (lambda: torch.randn(1, 64, 64).repeat(8, 1, 1), "repeat"),
         (lambda: torch.randn(4, 64).repeat(2, 1) * torch.rand(8, 1), "repeat"),
         (lambda: torch.randn(64, 1, 7, 1) * torch.randn(64, 1, 1, 7), "products"),
+        (lambda: torch.randn(2, 2048, 1) * torch.randn(2, 1, 2048), "products"),
+        (lambda: torch.arange(2.0, 18.0).log().repeat(64, 1), "fewer dimensions"),
         (lambda: torch.block_diag(*torch.randn(8, 16, 16)), "zeros"),
     ],
 )

@@ -1,6 +1,7 @@
 """Constants of fresh weights: moved far enough that nothing hides behind them, and put back."""
 
 import copy
+import math
 
 import pytest
 
@@ -162,3 +163,32 @@ def test_other_weights_have_no_zeros_but_those_of_padding_and_tables():
     assert not model["embed"].weight[0].any()
     assert torch.equal(model.mask, torch.eye(4))
     assert not model.table[0, 1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.full((8, 8), -math.inf).triu(1),
+        torch.full((8, 8), -1e9).triu(1),
+        torch.full((8, 8), -65504.0).triu(1).half(),
+        torch.full((4, 4), math.nan).triu(1),
+    ],
+)
+def test_nor_are_masks_filled_that_learn_by_accident(value):
+    model = nn.ParameterDict({"mask": value.clone()})
+    scramble(model, 1)
+    assert torch.equal(model["mask"] == 0, value == 0)
+
+
+def test_what_has_one_sign_keeps_it():
+    model = nn.ParameterDict({"up": torch.linspace(0, 1, 50), "down": torch.linspace(-1, 0, 50)})
+    scramble(model, 1)
+    up, down = (model[name].detach() for name in ("up", "down"))
+    assert float(up.min()) > 0.0 > float(down.max())
+
+
+def test_complex_weights_are_others_too():
+    model = nn.ParameterDict({"spectral": torch.randn(8, 8, dtype=torch.complex64)})
+    before = model["spectral"].clone()
+    scramble(model, 1)
+    assert not torch.isclose(model["spectral"], before, rtol=1e-3).any(dim=1).all()
