@@ -312,7 +312,7 @@ def words(pid):
 
 
 def is_judge(line):
-    return line.startswith(b"python3") and b"judge import main" in line and b"keep.py" not in line
+    return line.startswith(b"python3") and b"judge_process import main" in line and b"keep.py" not in line
 
 
 def states():

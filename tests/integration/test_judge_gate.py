@@ -258,7 +258,7 @@ class TestBesideAnother:
     def test_a_judge_that_dies_alone_gives_the_device_back(self, gate, other, lane):
         def kill(phase: str) -> None:
             if phase == "timing":
-                judges = [p for p in processes() if b"judge import main" in cmdline(p)]
+                judges = [p for p in processes() if b"judge_process import main" in cmdline(p)]
                 os.kill(judges[0], signal.SIGKILL)
 
         result = lane.evaluate(request(), kill)
