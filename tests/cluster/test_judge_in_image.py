@@ -312,7 +312,8 @@ def words(pid):
 
 
 def is_judge(line):
-    return line.startswith(b"python3") and b"judge_process import main" in line and b"keep.py" not in line
+    its_own = b"judge_process import main" in line and b"keep.py" not in line
+    return its_own and line.startswith(b"python3")
 
 
 def states():
