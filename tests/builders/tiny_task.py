@@ -34,6 +34,9 @@ def get_init_inputs():
 
 TASK = Task(suite="tests", id="1", name="tiny", source=TASK_SOURCE)
 
+OF_TIMING = frozenset({"early_stop", "noisy", "uneven"})
+"""Tags that a busy machine may give to anybody: threads that wait for a core are uneven."""
+
 HEAD = """
 import torch
 import torch.nn as nn

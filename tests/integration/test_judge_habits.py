@@ -1,7 +1,7 @@
 """Habits of honest programs before the whole judge: none is a reason to refuse them."""
 
 import pytest
-from builders.tiny_task import forward, judge
+from builders.tiny_task import OF_TIMING, forward, judge
 
 from pike_hpc.records import EvalStatus, Tier
 
@@ -79,7 +79,7 @@ def test_a_habit_is_no_reason_to_refuse(lane, name):
     result = judge(lane, HABITS[name])
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
     assert result.tier is Tier.FP32
-    assert set(result.tags) <= {"early_stop", "noisy"}
+    assert set(result.tags) <= OF_TIMING
 
 
 def test_what_keeps_a_little_of_its_first_weights_is_said_to(lane):

@@ -8,7 +8,7 @@ import dataclasses
 import re
 
 import pytest
-from builders.tiny_task import TASK, TASK_SOURCE, forward, judge
+from builders.tiny_task import OF_TIMING, TASK, TASK_SOURCE, forward, judge
 
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import detect
@@ -62,7 +62,7 @@ def test_an_honest_program_passes(lane, name):
     result = judge(lane, source, timeout_s=240.0 if name == "torch.compile" else 60.0)
     assert result.status is EvalStatus.PASSED, (result.message, result.log_tail)
     assert result.tier is tier
-    assert set(result.tags) - {"early_stop", "noisy"} == set(tags)
+    assert set(result.tags) - OF_TIMING == set(tags)
     assert result.timing is not None
     low, high = result.timing.ci95
     assert low <= result.timing.speedup <= high
