@@ -361,7 +361,7 @@ def are_ties(different: Tensor, most: float) -> bool:
 
 def are_scattered(different: Tensor) -> bool:
     """Whether no stretch, and nothing that has one index, has many of the differences."""
-    flat, indices = different.reshape(-1).float(), Indices.of(different)
+    flat, indices = different.reshape(-1), Indices.of(different)
     if float(stretches(flat).max()) > LOCAL_UNEQUAL:
         return False
     by_index = indices.means(indices.sums(flat)) if indices.period else []

@@ -24,7 +24,7 @@ from pike_hpc.evaluate.judge_anchor import Alone, time_alone
 from pike_hpc.evaluate.judge_bench import Bench, Crowded, NotAdmitted, Unfit
 from pike_hpc.evaluate.judge_context import settle
 from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
-from pike_hpc.evaluate.judge_drain import Company, Solitude, probe_on
+from pike_hpc.evaluate.judge_drain import Beside, Company, Solitude, probe_on
 from pike_hpc.evaluate.judge_environment import environment
 from pike_hpc.evaluate.judge_failures import (
     not_started,
@@ -378,8 +378,8 @@ class Judge:
         guard: Guard,
         *,
         bounded: bool,
-    ) -> Alone | None:
-        """Latency of the reference and the constant; None where that does not count.
+    ) -> tuple[Alone | None, bool]:
+        """Latency of the reference and the constant, as `TimeAlone` tells them.
 
         On the core that timings beside a candidate are taken on. Inputs are drawn under `label`.
         """
@@ -389,10 +389,12 @@ class Judge:
             return truth.pack_fresh(secrets.seed(label, next(drawn)), count)
 
         with on_own_core(spin_cpus(self._device.type)[0]):
-            found, quiet = self._solitude.during(
-                (reference.number,), lambda: time_alone(reference, fresh, guard, bounded=bounded)
+            found, beside = self._solitude.during(
+                (reference.number,),
+                lambda: time_alone(reference, fresh, guard, bounded=bounded),
+                attempts=1,
             )
-        return found if quiet else None
+        return found if beside is Beside.NOBODY else None, beside is not Beside.KERNELS
 
     def _record(self, request: EvalRequest, outcome: Outcome, tail: str) -> EvalResult:
         passed = outcome.status is EvalStatus.PASSED

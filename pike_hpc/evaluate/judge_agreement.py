@@ -287,7 +287,7 @@ class Quick:
 
 def stretches_with(different: torch.Tensor) -> torch.Tensor:
     """Whether each stretch of LOCAL_ELEMENTS holds a difference."""
-    return stretches(different.reshape(-1).float()) > 0
+    return stretches(different.reshape(-1)) > 0
 
 
 def _squared(floors: torch.Tensor, local: float) -> torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import TypeVar
 
 import torch
@@ -31,6 +32,16 @@ PATIENCE_S = 5.0
 """For kernels to end before the frozen candidates are killed, and once more afterwards."""
 ATTEMPTS = 3
 """Of a measurement during which others ran although they were frozen."""
+
+
+class Beside(Enum):
+    """Who was on the device during a measurement, we and whom we measured apart."""
+
+    NOBODY = auto()
+    WHO_WAKES = auto()
+    """Somebody who ran although it was frozen. Another time it may keep still."""
+    KERNELS = auto()
+    """Some that did not end, though the candidates of other lanes were killed for it."""
 
 
 class Company:
@@ -76,12 +87,17 @@ class Solitude:
     def __init__(self, host: Host, company: Company) -> None:
         self._host, self.company = host, company
 
-    def during(self, runners: Sequence[int], measure: Callable[[], T]) -> tuple[T, bool]:
-        """What `measure` gives with nobody but us and `runners` on the device.
+    def during(
+        self, runners: Sequence[int], measure: Callable[[], T], attempts: int = ATTEMPTS
+    ) -> tuple[T, Beside]:
+        """What `measure` gives with nobody but us and `runners` on the device, if it was so.
 
-        Also whether it was so; where not, others would not keep still.
+        Args:
+            runners: whose processes are not frozen.
+            measure: is called again where others would not keep still.
+            attempts: how often at most.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(attempts):
             self._host.phase("gate")
             self._host.alone(runners)
             try:
@@ -91,9 +107,11 @@ class Solitude:
             finally:
                 held = self._host.together()
                 self._host.phase("checks")
+            if not quiet:
+                return found, Beside.KERNELS
             if held:
-                break
-        return found, quiet and held
+                return found, Beside.NOBODY
+        return found, Beside.WHO_WAKES
 
     def _drain(self) -> bool:
         """Wait until nobody else's kernels run, killing candidates where they don't end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
@@ -9,32 +10,43 @@ import torch
 
 from pike_hpc.evaluate.judge_anchor import Alone
 from pike_hpc.evaluate.nvml import Gpu, NvmlError
-from pike_hpc.evaluate.nvml_guard import Anchor, Guard, History, Read, unread, usual
+from pike_hpc.evaluate.nvml_guard import (
+    PAUSES_S,
+    Anchor,
+    Guard,
+    History,
+    Read,
+    unread,
+    usual,
+)
 from pike_hpc.evaluate.statistics import Estimate
 from pike_hpc.records import Clocks, Timing
 
 Measure = Callable[[Guard], tuple[Estimate, tuple[str, ...]]]
 """A timing under a guard: the estimate and its tags."""
 
-TimeAlone = Callable[[Guard], Alone | None]
+TimeAlone = Callable[[Guard], tuple[Alone | None, bool]]
 """A timing of the reference with no candidate there, under a guard; None where it does not count,
-for what the guard saw or because somebody else was on the device."""
+for what the guard saw or because somebody else was on the device. Also whether one after it may."""
 
 ATTEMPTS = 3
-"""Timings of a reference alone until one counts."""
+"""Timings of a reference alone until one counts, with pauses in between: a GPU that is hot, or a
+neighbour, is so for seconds."""
 
 
 class TaskWatch:
     """Makes guards for the timings of one task, and knows what is usual for it."""
 
-    def __init__(self, read: Read, *, drifts: bool) -> None:
+    def __init__(
+        self, read: Read, *, drifts: bool, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         """Looks by `read`; `drifts` says whether latencies of the reference are steady here."""
-        self._read, self._drifts = read, drifts
+        self._read, self._drifts, self._sleep = read, drifts, sleep
         self._history = History()
 
     def guard(self) -> Guard:
         """Watch one timing, from now on."""
-        return Guard(self._read, self._history)
+        return Guard(self._read, self._history, self._sleep)
 
     @property
     def anchor(self) -> Anchor | None:
@@ -86,9 +98,10 @@ class TaskWatch:
 
     def _anchored(self, time_alone: TimeAlone) -> Anchor | None:
         """What is seen of the reference now; None where no timing counts."""
-        for _ in range(ATTEMPTS):
+        for pause_s in (0.0, *PAUSES_S[: ATTEMPTS - 1]):
+            self._sleep(pause_s)
             guard = self.guard()
-            alone = time_alone(guard)
+            alone, may_count = time_alone(guard)
             if alone is not None:
                 seen = guard.clocks()
                 return Anchor(
@@ -96,15 +109,22 @@ class TaskWatch:
                     nulls_ms=alone.nulls_ms,
                     sm_mhz=seen.sm_mhz if seen else None,
                 )
+            if not may_count:
+                break
         return None
 
 
 class Guards:
     """Those of one device."""
 
-    def __init__(self, read: Read = unread, why_not: str = "") -> None:
+    def __init__(
+        self,
+        read: Read = unread,
+        why_not: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """Guards that look by `read`; where that shows nothing, `why_not` says why."""
-        self._read, self.why_not = read, why_not
+        self._read, self.why_not, self._sleep = read, why_not, sleep
         self._tasks: dict[Hashable, TaskWatch] = {}
 
     @classmethod
@@ -125,7 +145,7 @@ class Guards:
         slower from one that was made slower, and latencies on a shared CPU vary far more.
         """
         if key not in self._tasks:
-            self._tasks[key] = TaskWatch(self._read, drifts=not self.why_not)
+            self._tasks[key] = TaskWatch(self._read, drifts=not self.why_not, sleep=self._sleep)
         return self._tasks[key]
 
 

@@ -38,8 +38,8 @@ def evened(found: Estimate, blocks: Sequence[Block], null: Null) -> Estimate:
     """
     over = [_over(group, null) for group in _groups(blocks)]
     seen = centre(over)
-    # Of shorter calls than the constant nothing is told from what it does to some windows.
-    if len(over) < GROUPS or seen.low <= UNEVEN or found.candidate_ms < null.ms:
+    # Of calls within the constant's noise nothing is told from what it does to some windows.
+    if len(over) < GROUPS or seen.low <= UNEVEN or found.candidate_ms < null.sure_ms:
         return found
     part = math.exp(-seen.middle)
     middle, low, high = (math.log(x) for x in (found.speedup, *found.ci95))
@@ -80,6 +80,7 @@ def _over(block: Block, null: Null) -> float:
     Less what the reference's is, in milliseconds: what a machine or the constant does to some
     windows they bear alike, and it weighs the more the shorter the call is.
     """
-    usual_ms = without_null(median(block.candidate_ms), null)
+    usual_ms = median(block.candidate_ms)
     own_ms, its_ms = (mean(x) - median(x) for x in (block.candidate_ms, block.reference_ms))
-    return math.log(max(0.5, 1.0 + (own_ms - max(0.0, its_ms)) / usual_ms))
+    even_ms = usual_ms + own_ms - max(0.0, its_ms)
+    return math.log(without_null(even_ms, null) / without_null(usual_ms, null))

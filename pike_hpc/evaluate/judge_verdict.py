@@ -15,7 +15,7 @@ import torch
 
 from pike_hpc.evaluate.correctness import UNEQUAL, unequal
 from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
-from pike_hpc.evaluate.judge_drain import Solitude
+from pike_hpc.evaluate.judge_drain import Beside, Solitude
 from pike_hpc.evaluate.judge_exam import Exam, call, has_changed
 from pike_hpc.evaluate.judge_frame import is_float
 from pike_hpc.evaluate.judge_guard import TaskWatch
@@ -168,10 +168,10 @@ class Examiner:
         def measure(guard: Guard) -> tuple[Estimate, tuple[str, ...]]:
             watch.settle()
             with on_own_core(spun[0]):
-                (found, tags), quiet = solitude.during(
+                (found, tags), beside = solitude.during(
                     (reference.number, self._link.number), lambda: watch.measure(rule, guard)
                 )
-            return found, tags if quiet else (*tags, "noisy")
+            return found, tags if beside is Beside.NOBODY else (*tags, "noisy")
 
         try:
             found, tags, clocks = guards.timed(measure)

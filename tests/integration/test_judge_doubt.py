@@ -17,7 +17,6 @@ from pike_hpc.evaluate.built import NOTHING  # noqa: E402
 from pike_hpc.evaluate.crew import Crew  # noqa: E402
 from pike_hpc.evaluate.gate import Gate  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_drain import ATTEMPTS as DRAIN_ATTEMPTS  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_guard import ATTEMPTS, TaskWatch  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_host import Host  # noqa: E402
 from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402 - torch
@@ -87,7 +86,7 @@ class Watch(TaskWatch):
     why_not = ""
 
     def __init__(self, read, *, doubts, dies=False):
-        super().__init__(read, drifts=True)
+        super().__init__(read, drifts=True, sleep=lambda seconds: None)
         self._doubts, self._dies, self.again = doubts, dies, []
 
     def task(self, key):
@@ -101,8 +100,9 @@ class Watch(TaskWatch):
             raise RunnerFailed(0, "gone", Op.CALL)
 
         def noted(guard):
-            self.again.append(time_alone(guard))
-            return self.again[-1]
+            found, may_count = time_alone(guard)
+            self.again.append(found)
+            return found, may_count
 
         return super().believed(timing, noted)
 
@@ -169,11 +169,10 @@ def test_a_reference_that_dies_by_then_leaves_no_verdict_and_no_cache(judged):
 
 
 def test_what_others_shared_is_not_what_it_takes_alone(judged):
-    tries = DRAIN_ATTEMPTS * ATTEMPTS
-    gpu = Gpu(*[False] * tries)
+    gpu = Gpu(*[False] * ATTEMPTS)
     watch = Watch(gpu.read, doubts=False)
     result, _ = judged(gpu, watch)
     assert result["status"] == EvalStatus.PASSED
     assert watch.anchor is None
     assert "noisy" in result["tags"]
-    assert [len(runners) for _, *runners in gpu.asked[:tries]] == [1] * tries
+    assert [len(runners) for _, *runners in gpu.asked[:ATTEMPTS]] == [1] * ATTEMPTS

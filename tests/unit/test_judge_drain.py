@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from pike_hpc.evaluate.judge_drain import ATTEMPTS, PATIENCE_S, Company, Solitude
+from pike_hpc.evaluate.judge_drain import ATTEMPTS, PATIENCE_S, Beside, Company, Solitude
 
 pytestmark = pytest.mark.torch
 
@@ -64,7 +64,7 @@ def during(gpu: SlicedGpu, lane: Lane, measure=lambda: 7):
 def test_an_idle_gpu_is_had_within_a_few_hundredths_of_a_second():
     gpu = SlicedGpu()
     lane = Lane(gpu)
-    assert during(gpu, lane) == (7, True)
+    assert during(gpu, lane) == (7, Beside.NOBODY)
     assert lane.said == ["gate", "alone [1, 2]", "timing", "together", "checks"]
     assert gpu.now < 0.05
 
@@ -73,7 +73,7 @@ def test_kernels_that_end_are_waited_for():
     gpu = SlicedGpu(busy_until_s=1.0)
     lane = Lane(gpu)
     at: list[float] = []
-    assert during(gpu, lane, lambda: at.append(gpu.now)) == (None, True)
+    assert during(gpu, lane, lambda: at.append(gpu.now)) == (None, Beside.NOBODY)
     assert at[0] > 1.0
     assert "evict" not in lane.said
 
@@ -81,21 +81,23 @@ def test_kernels_that_end_are_waited_for():
 def test_kernels_that_go_on_cost_their_candidate_its_life():
     gpu = SlicedGpu(busy_until_s=1e9)
     lane = Lane(gpu)
-    assert during(gpu, lane) == (7, True)
+    assert during(gpu, lane) == (7, Beside.NOBODY)
     assert lane.said.count("evict") == 1
     assert PATIENCE_S < gpu.now < PATIENCE_S + 0.1
 
 
-def test_a_gpu_that_never_rests_is_said():
+def test_a_gpu_that_never_rests_is_said_at_once():
     gpu = SlicedGpu(busy_until_s=1e9)
-    assert during(gpu, Lane(gpu, evicting_helps=False)) == (7, False)
+    lane = Lane(gpu, restless=ATTEMPTS, evicting_helps=False)
+    assert during(gpu, lane) == (7, Beside.KERNELS)
+    assert lane.said.count("evict") == lane.said.count("together") == 1
 
 
 def test_an_interrupt_of_the_host_is_no_neighbour():
     gpu = SlicedGpu()
     gpu.hiccup_at_s = 0.01
     lane = Lane(gpu)
-    assert during(gpu, lane) == (7, True)
+    assert during(gpu, lane) == (7, Beside.NOBODY)
     assert gpu.now < 0.05
 
 
@@ -104,9 +106,9 @@ def test_what_was_measured_while_others_ran_is_measured_again(restless, measured
     gpu = SlicedGpu()
     seen: list[int] = []
     lane = Lane(gpu, restless=restless)
-    _, quiet = during(gpu, lane, lambda: seen.append(1))
+    _, beside = during(gpu, lane, lambda: seen.append(1))
     assert len(seen) == measured
-    assert quiet == (restless < ATTEMPTS)
+    assert (beside is Beside.NOBODY) == (restless < ATTEMPTS)
 
 
 def test_the_gpu_is_given_back_when_measuring_fails():
@@ -119,7 +121,7 @@ def test_the_gpu_is_given_back_when_measuring_fails():
 
 def test_a_cpu_needs_no_probe():
     lane = Lane(SlicedGpu())
-    assert Solitude(lane, Company(None)).during((1,), lambda: 7) == (7, True)
+    assert Solitude(lane, Company(None)).during((1,), lambda: 7) == (7, Beside.NOBODY)
 
 
 def test_a_glance_at_a_quiet_gpu_costs_milliseconds():

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from pike_hpc.evaluate.judge_anchor import Alone  # noqa: E402
 from pike_hpc.evaluate.judge_guard import ATTEMPTS, Guards, at_most  # noqa: E402
 from pike_hpc.evaluate.judge_outcome import as_timing  # noqa: E402
-from pike_hpc.evaluate.nvml_guard import DRIFT_MS, SLACK, VERDICTS, Anchor  # noqa: E402
+from pike_hpc.evaluate.nvml_guard import DRIFT_MS, PAUSES_S, SLACK, VERDICTS, Anchor  # noqa: E402
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402
 from pike_hpc.evaluate.statistics import Estimate  # noqa: E402
 
@@ -74,7 +74,7 @@ def test_one_that_drifted_again_is_noisy():
 
 
 def test_what_is_usual_is_each_task_s_own():
-    guards = Guards(SimulatedNvml().gpu().sample)
+    guards = guards_of()
     for task, ms in (("a", 10.0), ("b", 11.0)):
         guards.task(task).learn(seen(ms))
         for _ in range(VERDICTS):
@@ -92,10 +92,16 @@ def test_a_cpu_is_neither_read_nor_does_it_drift():
         assert (found.reference_ms, tags, clocks) == (ms, ("early_stop",), None)
 
 
+def guards_of(sensors=None):
+    """Those of a simulated GPU; nobody waits for it to cool."""
+    read = SimulatedNvml(sensors).gpu().sample
+    return Guards(read, sleep=lambda seconds: None)
+
+
 def watch_of(mhz=1755):
     """A watch of a task whose reference took 10 ms with no candidate there, and its sensors."""
     sensors = Sensors(sm_mhz=mhz)
-    watch = Guards(SimulatedNvml(sensors).gpu().sample).task("a")
+    watch = guards_of(sensors).task("a")
     watch.learn(seen(10.0))
     return watch, sensors
 
@@ -111,15 +117,21 @@ def seen(latency_ms, **more):
     def time_alone(guard):
         guard.begin()
         assert guard.after(reference_last=True)
-        return replace(ALONE, latency_ms=latency_ms, **more)
+        return replace(ALONE, latency_ms=latency_ms, **more), True
 
     return time_alone
 
 
 def disturbed(guard):
-    """One that does not count."""
+    """One that does not count; another may."""
     guard.begin()
     guard.after(reference_last=True)
+    return None, True
+
+
+def crowded(guard):
+    """One beside kernels that do not end, so that no other is worth its time."""
+    return disturbed(guard)[0], False
 
 
 def test_a_reference_slower_than_alone_is_timed_again():
@@ -194,15 +206,15 @@ def test_a_lower_clock_explains_a_slower_reference():
 
 
 def test_one_of_whom_nothing_is_known_alone_is_noisy():
-    watch = Guards(SimulatedNvml().gpu().sample).task("a")
+    watch = guards_of().task("a")
     assert watch.timed(Timer(15.0, 99.0))[1] == ("early_stop", "noisy")
     watch.learn(seen(15.0))
     assert watch.timed(Timer(15.0, 99.0))[1] == ("early_stop",)
 
 
 def test_one_is_timed_alone_until_that_counts():
-    def at_try(number):
-        tries = [disturbed] * (number - 1) + [seen(14.0)]
+    def at_try(number, before=disturbed):
+        tries = [before] * (number - 1) + [seen(14.0)]
 
         def time_alone(guard):
             return tries.pop(0)(guard)
@@ -212,10 +224,20 @@ def test_one_is_timed_alone_until_that_counts():
     watch, _ = watch_of()
     assert watch.believed(record_of(15.0), at_try(ATTEMPTS)) == record_of(15.0)
     assert watch.believed(record_of(15.0), at_try(ATTEMPTS + 1)).reference_ms < 12.0
+    assert watch.believed(record_of(15.0), at_try(2, crowded)).reference_ms < 12.0
+
+
+def test_between_two_tries_a_hot_gpu_is_left_to_cool():
+    waits = []
+    watch = Guards(SimulatedNvml().gpu().sample, sleep=waits.append).task("a")
+    watch.learn(disturbed)
+    assert sum(waits) == sum(PAUSES_S[: ATTEMPTS - 1])
+    watch.learn(seen(10.0))
+    assert sum(waits) == sum(PAUSES_S[: ATTEMPTS - 1])
 
 
 def test_it_is_learned_once_and_only_where_nobody_else_was_there():
-    watch = Guards(SimulatedNvml().gpu().sample).task("a")
+    watch = guards_of().task("a")
     watch.learn(disturbed)
     assert watch.anchor is None
     watch.learn(seen(10.0))
@@ -228,7 +250,7 @@ def test_nothing_is_learned_where_latencies_are_not_steady():
 
 
 def test_other_weights_have_the_same_anchor():
-    watch = Guards(SimulatedNvml().gpu().sample).task("by seed")
+    watch = guards_of().task("by seed")
     watch.take(Anchor(latency_ms=10.0, sm_mhz=None))
     assert "noisy" in watch.timed(Timer(15.0, 15.0))[1]
 
@@ -247,4 +269,4 @@ def test_the_constant_is_no_larger_than_alone_but_for_what_a_lower_clock_explain
     for _ in range(5):
         watch.timed(Timer(10.0))
     assert watch.guard().most_null_ms(1) == pytest.approx(SLACK * 0.2 * 1800 / 1650 + DRIFT_MS)
-    assert Guards(SimulatedNvml().gpu().sample).task("b").guard().most_null_ms(1) == float("inf")
+    assert guards_of().task("b").guard().most_null_ms(1) == float("inf")

@@ -80,6 +80,17 @@ def test_the_interval_of_one_that_is_holds_its_mean():
     assert holds >= 85
 
 
+@pytest.mark.parametrize(("spread_ms", "is_told"), [(0.01, True), (0.1, False)])
+def test_calls_shorter_than_the_constant_are_told_beyond_its_noise(spread_ms, is_told):
+    null = Null(ms=NULL.ms, spread_ms=spread_ms)
+    blocks = blocks_of(slow_now_and_then(0.1, 1.0, 0.25), steady(0.4))
+    by_median = estimate(blocks, null)
+    even = evened(by_median, blocks, null)
+    assert (even is not by_median) == is_told
+    # As fast as a program whose calls all take as long as its mean one.
+    assert not is_told or even.candidate_ms == pytest.approx(0.5 * (NULL.ms + 0.325), rel=0.1)
+
+
 def test_what_the_constant_does_to_both_sides_is_nobodys_unevenness():
     def disturbed(ms):
         return lambda rng: ms + 0.25 * (rng.random() < 0.2) * rng.random()

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 
 from pike_hpc.evaluate.judge_structure import structure_of  # noqa: E402
 from pike_hpc.evaluate.judge_weights import (  # noqa: E402
+    SLICE,
     lengthen_memory,
     move_constant,
     moved_constants,
@@ -178,6 +179,24 @@ def test_nor_are_masks_filled_that_learn_by_accident(value):
     model = nn.ParameterDict({"mask": value.clone()})
     scramble(model, 1)
     assert torch.equal(model["mask"] == 0, value == 0)
+
+
+def test_a_zero_that_chance_drew_is_a_number_like_any_other():
+    weight = torch.randn(64, 64)
+    weight.view(-1)[:3] = 0.0
+    model = nn.ParameterDict({"weight": weight})
+    scramble(model, 1)
+    assert torch.equal(model["weight"] == 0, weight == 0)
+
+
+def test_zeros_of_a_large_parameter_are_filled_in_all_of_its_slices():
+    weight = torch.ones(SLICE // 2048 + 100, 2048)
+    weight[::30] = 0.0
+    model = nn.ParameterDict({"weight": weight})
+    scramble(model, 1)
+    filled = model["weight"].detach()[::30]
+    assert int((filled == 0).sum()) == 0
+    assert filled.square().mean().sqrt() == pytest.approx(0.5, rel=0.05)
 
 
 def test_what_has_one_sign_keeps_it():
