@@ -311,6 +311,28 @@ def test_last_names_say_more_than_the_order_of_drawing():
     assert same_as(Recurrent, NamesItsOwn).lasting
 
 
+class Keyed(nn.Module):
+    """Attention over rows, its keys with a bias or, since softmax takes that off, without."""
+
+    keys_have_a_bias = True
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(C, C), nn.Linear(C, C, bias=self.keys_have_a_bias)
+        self.v = nn.Linear(C, C)
+
+    def forward(self, x):
+        return torch.softmax(self.q(x) @ self.k(x).mT, -1) @ self.v(x)
+
+
+class KeyedWithoutTheirBias(Keyed):
+    keys_have_a_bias = False
+
+
+def test_a_bias_that_is_left_out_is_no_sign_of_what_was_made_of_it():
+    assert same_as(Keyed, KeyedWithoutTheirBias, ROW).lasting
+
+
 @pytest.mark.parametrize("program", [DrawsInAnotherOrder, DrawsAndScales])
 def test_names_say_more_than_the_order_of_drawing(program):
     assert same_as(Three, program).by_name

@@ -180,7 +180,8 @@ class Hands:
         if orphans and any(self._slots[i].is_parameter for i in unused):
             return None
         whole = len(tensors) == len(own)
-        lasting = whole and not orphans and not made and self._has_all(places.values())
+        placed = {*places.values(), *freed}  # a bias that the program has no use for is freed
+        lasting = whole and not orphans and not made and self._has_all(placed)
         return Placement(slots=places, by_name=False, lasting=lasting)
 
     def _by_name(self, own: Mapping[str, torch.Tensor]) -> dict[str, int]:
