@@ -51,6 +51,10 @@ float16 has no numbers nearer to zero than 2^-24, and softmax may end far below.
 FLOAT16_SIGNAL = 2.0**-24 / (math.sqrt(12) * CAP)
 """Where the signal is less, float16 alone is off by more than CAP (in steps of 2^-24 the error is
 uniform): no answer in it earns half that ends there, and elsewhere its zeros get no allowance."""
+DEAD_PART = 1 / 16
+"""Of the mean square of what lives beside dead elements, what each dead one counts for at tier
+half: of a stretch with one that barely lives, bfloat16 may make another live. A channel that lives
+in more than 0.3 % of its places is still missed."""
 MIN_CORRELATION: Mapping[Tier, float] = {Tier.FP32: 0.999, Tier.TF32: 0.999, Tier.HALF: 0.99}
 UNEQUAL, TIES = 1e-3, 1e-4
 """Part of an integer output (such as an argmax) that may differ between two float32 programs, of
@@ -78,6 +82,10 @@ class Grain:
     """Which dimensions are looked at index by index."""
     by_index: tuple[Tensor, ...]
     """The same per index of each of these, a mean over what has it."""
+    still: Tensor
+    """What tier half adds to `least` for elements that a ReLU left dead ..."""
+    still_by_index: tuple[Tensor, ...]
+    """... and to `by_index`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,19 +204,23 @@ def compare(answer: Tensor, truth: Tensor, signal: float, grain: Grain | None = 
 
 
 def in_half(grain: Grain, signal: float) -> Grain:
-    """The grain as tier half has it: what float16 makes zero of may be zero.
+    """The grain as tier half has it: what float16 makes zero of may be zero, and the dead may live.
 
     Args:
         grain: of an output.
-        signal: of that output; where no answer in float16 earns half, nothing is let go.
+        signal: of that output; where no answer in float16 earns half, what it makes zero counts.
     """
-    if signal < FLOAT16_SIGNAL:
-        return grain
-    floor = HALF_FLOOR**2
+    floor = HALF_FLOOR**2 if signal >= FLOAT16_SIGNAL else 0.0
+    most = signal * signal
+
+    def more(least: Tensor, still: Tensor, count: int) -> Tensor:
+        return (least + still).clamp(max=most * count).clamp(min=floor * count)
+
+    both = zip(grain.by_index, grain.still_by_index, strict=True)
     return replace(
         grain,
-        least=grain.least.clamp(min=floor * LOCAL_ELEMENTS),
-        by_index=tuple(x.clamp(min=floor) for x in grain.by_index),
+        least=more(grain.least, grain.still, LOCAL_ELEMENTS),
+        by_index=tuple(more(least, still, 1) for least, still in both),
     )
 
 
@@ -236,6 +248,9 @@ def grain_of(
     what other arithmetic makes of it can't be told. One that moves and is exact, such as numbers
     that are only sorted, is held against what it moves by.
 
+    Where a ReLU leaves few alive, a stretch may hold one that barely lives, and in other arithmetic
+    another: at tier half each dead element counts for a part of what lives among the dead.
+
     Args:
         truths: answers to several inputs.
         references: those of the reference as it ships.
@@ -247,32 +262,56 @@ def grain_of(
     count, indices = len(truths), Indices.of(truths[0], *references)
     found: list[list[Tensor]] = []
     tables: list[Tensor] = []
+    dead: list[Tensor] = []
+    dead_by: list[Tensor] = []
     for parts in pieces(*truths, *references, step=indices.step):
         t, r = parts[:count], parts[count:]
         moves = [(a - b).square() for a, b in itertools.pairwise(t)]
         squares = [sum(moves[1:], moves[0]) / len(moves)]
         squares += [(a - b).square() for a, b in zip(r, t, strict=True)]
         found.append([stretches(x) for x in squares])
+        is_dead = (sum(squares[1:], squares[0]) == 0.0).to(squares[0])
+        dead.append(stretches(is_dead))
         if indices.period:
             tables = _added(tables, [indices.sums(x) for x in squares])
+            dead_by = _added(dead_by, [indices.sums(is_dead)])
     share = (NOISE_K / _error_where_any(found, error)) ** 2
-    least = found[0][0].new_empty(sum(x[0].numel() for x in found))
+    among = DEAD_PART * _among_the_dead([moves for moves, *_ in found], dead)
+    least, still = (dead[0].new_empty(sum(x.numel() for x in dead)) for _ in range(2))
     start = 0
-    for sums in found:
-        end = start + sums[0].numel()
+    for sums, count_dead in zip(found, dead, strict=True):
+        end = start + count_dead.numel()
         least[start:end] = _least(sums, share, signal, LOCAL_ELEMENTS)
+        still[start:end] = among * count_dead
         start = end
     by_index = zip(*(indices.means(table) for table in tables), strict=True)
     return Grain(
         least=least,
         indices=indices,
         by_index=tuple(_least(means, share, signal, 1) for means in by_index),
+        still=still,
+        still_by_index=tuple(among * part for table in dead_by for part in indices.means(table)),
     )
 
 
 def _added(sums: Sequence[Tensor], more: list[Tensor]) -> list[Tensor]:
     """Term by term; nothing has been summed at first."""
     return [a + b for a, b in zip(sums, more, strict=True)] if sums else more
+
+
+def _among_the_dead(moves: Sequence[Tensor], dead: Sequence[Tensor]) -> float:
+    """Mean square of what moves in stretches that hold dead elements as well; 0 where none does.
+
+    Args:
+        moves: per piece, of each stretch the sum of squares.
+        dead: likewise, how many of its elements neither move nor have an error.
+    """
+    total = alive = 0.0
+    for sums, count in zip(moves, dead, strict=True):
+        mixed = (count > 0.0) & (count < LOCAL_ELEMENTS)
+        total += float(sums[mixed].sum())
+        alive += float((LOCAL_ELEMENTS - count[mixed]).sum())
+    return total / alive if alive else 0.0
 
 
 def _error_where_any(found: Sequence[Sequence[Tensor]], error: float) -> float:

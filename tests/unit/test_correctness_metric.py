@@ -2,15 +2,19 @@
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.nn import functional as F  # noqa: E402
 
 from pike_hpc.evaluate.correctness import (  # noqa: E402
     CAP,
+    FLOORS,
     HALF_CAP,
     HALF_K,
+    LOCAL_K,
     LeafScale,
     allclose,
     are_ties,
@@ -220,11 +224,64 @@ def test_tier_half_lets_go_what_float16_makes_zero(fading):
     assert found.local > 0.3
     assert found.local_half < 0.1
     assert compare(answer, truths[0], signal, in_half(grain, signal)).local == found.local_half
-    bare = replace(grain, indices=Indices.of(truths[0].reshape(-1)), by_index=())
+    bare = replace(grain, indices=Indices.of(truths[0].reshape(-1)), by_index=(), still_by_index=())
     by_stretch = compare(answer, truths[0], signal, in_half(bare, signal)).local
     assert compare(answer, truths[0], signal, bare).local_half == by_stretch
     answer[:, 128:192] = 0.0  # 1e-6 to 1e-9 of a signal: float16 holds the first half of it
     assert compare(answer, truths[0], signal, grain).local_half > 0.3
+
+
+def rarely_alive(seed, dtype):
+    """Answers of a convolution behind a ReLU that lets one in fifteen live, in some arithmetic."""
+    made = torch.Generator().manual_seed(seed)
+    kernel = torch.randn(32, 8, 3, 3, generator=made) / 15
+    bias = 0.3 * torch.randn(32, 1, 1, generator=made) - 1.0
+    inputs = [torch.randn(4, 8, 34, 34, generator=made) for _ in range(3)]
+    return [
+        torch.relu(F.conv2d(x.to(dtype), kernel.to(dtype)).to(bias) + bias).double()
+        if dtype is not torch.float64
+        else torch.relu(F.conv2d(x.double(), kernel.double()) + bias.double())
+        for x in inputs
+    ]
+
+
+def test_at_tier_half_another_one_may_live_among_the_dead():
+    strict = 0
+    for seed in range(12):
+        truths = rarely_alive(seed, torch.float64)
+        assert 0.03 < (truths[0] > 0).double().mean() < 0.12
+        signal, grain = graded(truths, rarely_alive(seed, torch.float32))
+        for answer, truth in zip(rarely_alive(seed, torch.bfloat16), truths, strict=True):
+            found = compare(answer, truth, signal, grain)
+            strict += found.local > LOCAL_K * FLOORS[Tier.HALF]
+            assert found.local_half < LOCAL_K * FLOORS[Tier.HALF]
+    assert strict, "or nothing had to be let go"
+
+
+@pytest.mark.parametrize("part", [0.02, 0.01])
+def test_but_no_channel_that_lives_so_rarely_may_be_left_out(part):
+    torch.manual_seed(5)
+    threshold = NormalDist().inv_cdf(1.0 - part)
+    truths = [torch.relu(torch.randn(4, 32, 32, 32, dtype=torch.float64)) for _ in range(3)]
+    for truth in truths:
+        truth[:, 5] = 0.5 * torch.relu(torch.randn(4, 32, 32, dtype=torch.float64) - threshold)
+    references = [t * (1 + 1e-7 * torch.randn_like(t)) for t in truths]
+    signal, grain = graded(truths, references)
+    answer = truths[0].clone()
+    answer[:, 5] = 0.0
+    assert compare(answer, truths[0], signal, grain).local_half > LOCAL_K * FLOORS[Tier.HALF]
+
+
+def test_nor_is_the_rest_of_an_output_of_any_account_there():
+    """What lives among the dead sets the scale, however large what lies beside it is."""
+    torch.manual_seed(5)
+    alive = [torch.relu(torch.randn(64, 128, dtype=torch.float64)) for _ in range(3)]
+    truths = [torch.cat([1e4 * torch.randn_like(a), a], 1) for a in alive]
+    references = [t * (1 + 1e-7 * torch.randn_like(t)) for t in truths]
+    signal, grain = graded(truths, references)
+    answer = truths[0].clone()
+    answer[:, 128:] = 0.0
+    assert compare(answer, truths[0], signal, grain).local_half > LOCAL_K * FLOORS[Tier.HALF]
 
 
 def test_but_not_what_is_most_of_an_answer(fading):
