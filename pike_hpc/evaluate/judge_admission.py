@@ -25,6 +25,7 @@ from pike_hpc.evaluate.correctness import (
     unequal,
 )
 from pike_hpc.evaluate.judge_mutants import layer_edits, plain_edits, zeroed_weights
+from pike_hpc.evaluate.judge_other_weights import with_padding
 from pike_hpc.evaluate.judge_range import WideRange, asserts, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
 from pike_hpc.evaluate.judge_sharpen import gains_of
@@ -33,7 +34,7 @@ from pike_hpc.evaluate.judge_structure import structure_of
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth, WeightsBy
 from pike_hpc.evaluate.judge_unread import UNREAD, unread
 from pike_hpc.evaluate.judge_variety import variety
-from pike_hpc.evaluate.judge_weights import moved_constants, with_padding
+from pike_hpc.evaluate.judge_weights import moved_constants
 from pike_hpc.evaluate.layout import Slot
 from pike_hpc.records import Tier
 

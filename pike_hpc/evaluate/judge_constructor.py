@@ -8,16 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from pike_hpc.evaluate.judge_other_weights import tables
 from pike_hpc.evaluate.judge_shared import Frame
-from pike_hpc.evaluate.judge_weights import beside_state, on_device, tables
+from pike_hpc.evaluate.judge_weights import beside_state, on_device
 from pike_hpc.evaluate.runner import Hands, slots_of, unwritten
 
 OTHERWISE = 1.25
 """Times the weights: others, of which a constructor makes other numbers."""
 
 
-def drawn_buffers(model: nn.Module, fresh: Callable[[int], nn.Module], *seeds: int) -> set[str]:
-    """Names of buffers that hold random numbers: weights, and no tables.
+def drawn_buffers(
+    model: nn.Module, fresh: Callable[[int], nn.Module], *seeds: int
+) -> dict[str, torch.Tensor]:
+    """Buffers that hold random numbers, as the second seed makes them: weights, and no tables.
 
     Args:
         model: the reference.
@@ -26,9 +29,9 @@ def drawn_buffers(model: nn.Module, fresh: Callable[[int], nn.Module], *seeds: i
     """
     names = tables(model)
     if not names:
-        return set()
+        return {}
     first, second = (_named(fresh(seed), names) for seed in seeds)  # one model at a time
-    return {name for name in names if not torch.equal(first[name], second[name])}
+    return {name: second[name] for name in names if not torch.equal(first[name], second[name])}
 
 
 def _named(model: nn.Module, names: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -67,6 +67,9 @@ def groups_of(
 ) -> list[Group]:
     """The groups in which anything changes.
 
+    Whole numbers change together: of an order and its inverse, or of rows and columns, one makes no
+    sense beside another's other.
+
     Args:
         held: the tensors of a model's state, of which some may share memory.
         own: what one set of weights has for them.
@@ -78,7 +81,12 @@ def groups_of(
     for i, storage in enumerate(storages):
         together.setdefault(storage, set()).add(i % MIXTURE_BITS)
     found: list[set[int]] = []
-    for bits in together.values():
+    whole = {
+        i % MIXTURE_BITS
+        for i, tensor in enumerate(held)
+        if changed[i] and not tensor.is_floating_point() and not tensor.is_complex()
+    }
+    for bits in (*together.values(), whole):
         touched = [group for group in found if group & bits]
         found = [group for group in found if not group & bits]
         found.append(bits.union(*touched))

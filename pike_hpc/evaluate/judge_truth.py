@@ -23,23 +23,24 @@ from pike_hpc.evaluate.judge_calm import settle_norms
 from pike_hpc.evaluate.judge_constructor import differs_when_given, drawn_buffers
 from pike_hpc.evaluate.judge_frame import agree, answer_leaves, describe_inputs, narrowest, pack
 from pike_hpc.evaluate.judge_memory import bytes_of, views
+from pike_hpc.evaluate.judge_other_weights import scramble
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_sharpen import sharpen_scores
 from pike_hpc.evaluate.judge_size import card_bytes, host_has_room, model_bytes
+from pike_hpc.evaluate.judge_turned import turn_constants
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
     calibrate,
     lengthen_memory,
     on_device,
-    scramble,
     settle,
     spread_constants,
     twin,
 )
 from pike_hpc.evaluate.judge_widen import WIDER, Choices, InDouble, Recording, default_dtype
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, watching
+from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, untouched, watching
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
 
@@ -328,13 +329,17 @@ class Truth:
         if self._checkpoint is not None:
             model.load_state_dict(self._checkpoint, strict=True)
             return model
-        spread_constants(model, seed)
-        lengthen_memory(model)
 
         def batches() -> list[Any]:
             to_device = functools.partial(torch.Tensor.to, device=self.device, copy=True)
             return [self.arguments(s, to_device) for s in CALIBRATION_SEEDS]
 
+        scales = spread_constants(model, seed)
+        lengthen_memory(model)
+        with untouched(model):
+            turn_constants(
+                scales, lambda: model(*batches()[0]), torch.Generator().manual_seed(seed)
+            )
         self.calibrated = settle_norms(model, batches)
         if sharpen_scores(model, lambda: model(*batches()[0])):
             if not self.large:  # what it made of its weights when it was called is old

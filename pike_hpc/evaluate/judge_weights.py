@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from pike_hpc.evaluate.judge_structure import ZEROS, structure_of
+from pike_hpc.evaluate.judge_other_weights import FILLED, PROBE_SPREAD
+from pike_hpc.evaluate.judge_structure import structure_of
+from pike_hpc.evaluate.judge_turned import gains_of_norms, turn_signs
 from pike_hpc.evaluate.judge_widen import WIDER
 from pike_hpc.evaluate.runner import STATISTICS
 
@@ -34,9 +36,6 @@ REMEMBERED = 5.0
 and a program that begins forty steps before the end would answer right. So they keep 0.993 of it,
 as trained ones may."""
 
-PROBE_SPREAD = 0.2
-"""Relative change of the weights of the changed-weights probe."""
-
 NEGLIGIBLE = 0.02
 """A matrix whose numbers are so small beside what a fresh layer of its size has, one over the root
 of its row's length, does as little as zeros do."""
@@ -45,36 +44,58 @@ MOSTLY = 0.9
 """A trained parameter has no such part of zeros: it starts as an identity, or as an interpolation,
 of which the rest could be left out."""
 
-FILLED = 0.5
-"""Standard deviation of what is added to those, relative to their own size."""
 
-SLICE = 1 << 22
-"""Numbers whose zeros are filled at a time: on a GPU each takes nine bytes meanwhile."""
-
-MASKS = 100.0
-"""No layer starts with numbers that large; what does is no weight."""
-
-
-def spread_constants(model: nn.Module, seed: int) -> None:
+def spread_constants(model: nn.Module, seed: int) -> list[nn.Parameter]:
     """Move every parameter that is as good as constant, that repeats another, or has a structure.
 
     A copy is changed as the probe changes weights: experts or layers that were copied one from
     the other are not what they start as, and who asks whether they are gains nothing. So are rows
-    at right angles, or that repeat.
+    at right angles, or that repeat. Signs of some gains of norms turn. Constants that ask for no
+    gradient beside others that do are meant, and stay; statistics that no call measures here are
+    moved as well.
+
+    Returns:
+        Those that started as another constant than zero and are no such gains.
     """
     generator = torch.Generator().manual_seed(seed)
     known: dict[Any, torch.Tensor] = {}
+    gains, learned = gains_of_norms(model), _learned(model)
+    scales: list[nn.Parameter] = []
     with torch.no_grad():
         for parameter in model.parameters():
             head = tuple(parameter.flatten()[:8].tolist())
             first = known.setdefault((parameter.shape, parameter.dtype, head), parameter)
             told_by = parameter.is_floating_point() or parameter.is_complex()  # no table of indices
             repeats = told_by and first is not parameter and torch.equal(first, parameter)
-            if move_constant(parameter, generator):
+            if id(parameter) in learned and move_constant(parameter, generator):
+                is_scale = abs(head[0]) >= BIAS_SPREAD and len(set(head)) == 1
+                if is_scale and id(parameter) in gains:
+                    turn_signs(parameter, generator)
+                elif is_scale:
+                    scales.append(parameter)
                 continue
             if repeats or (parameter.requires_grad and structure_of(parameter)):
                 noise = PROBE_SPREAD * torch.randn(parameter.shape, generator=generator)
                 parameter.mul_((1 + noise).to(parameter))
+        measured = {id(t) for norm in norms_of(model) for t in norm.buffers(recurse=False)}
+        for name, value in model.state_dict(keep_vars=True).items():
+            if name.rpartition(".")[2] in STATISTICS and id(value) not in measured:
+                _move_statistic(value, generator)
+    return scales
+
+
+def _learned(model: nn.Module) -> set[int]:
+    """Parameters, by id, that training would change; all of a model of which it would none."""
+    asked = {id(p) for p in model.parameters() if p.requires_grad}
+    return asked or {id(p) for p in model.parameters()}
+
+
+def _move_statistic(values: torch.Tensor, generator: torch.Generator) -> None:
+    """A running mean of zeros becomes one of other numbers, a variance of ones as well."""
+    first = values.flatten()[:1]
+    if values.is_floating_point() and values.numel() and bool((values == first).all()):
+        noise = (GAIN_SPREAD * torch.randn(values.shape, generator=generator)).to(values)
+        values.copy_(values * noise.exp() if float(first) else noise)
 
 
 def lengthen_memory(model: nn.Module) -> None:
@@ -132,10 +153,10 @@ def moved_constants(
     Parameters that are as good as constant, and the running statistics of BatchNorm. A program
     can leave out what they do, or a whole branch that they scale, and answer right by accident.
     """
-    norms = norms_of(model)
+    norms, learned = norms_of(model), _learned(model)
     statistics = {id(s) for m in norms for s in (m.running_mean, m.running_var) if s is not None}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, nn.Parameter) or id(tensor) in statistics:
+        if id(tensor) in learned or id(tensor) in statistics:
             yield name, _moved(tensor, seed)
 
 
@@ -149,78 +170,6 @@ def _moved(tensor: torch.Tensor, seed: int) -> Iterator[None]:
     finally:
         with torch.no_grad():
             tensor.copy_(kept)
-
-
-def scramble(model: nn.Module, seed: int, drawn: Collection[str] = ()) -> None:
-    """Change every parameter by about a fifth, and buffers that are weights by a positive factor.
-
-    Such are statistics of norms, whose zeros stay zero and whose variances positive, and the
-    buffers that are named as drawn. Masks and tables stay what they are: a program may compute
-    them for itself. Zeros among a parameter's numbers do not: they are where it starts, as the
-    blocks beside a diagonal are, and training would fill them.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    padded = with_padding(model)
-    with torch.no_grad():
-        for name, value in model.state_dict(keep_vars=True).items():
-            is_parameter = isinstance(value, nn.Parameter)
-            is_number = value.is_floating_point() or value.is_complex()
-            if is_number and (is_parameter or _is_weight(name, drawn)):
-                noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
-                value.mul_((1 + noise if is_parameter else noise.exp()).to(value))
-                learned = is_parameter and value.is_floating_point() and value.requires_grad
-                if learned and id(value) not in padded:
-                    _fill_zeros(value, generator)
-
-
-def with_padding(model: nn.Module) -> set[int]:
-    """Embeddings' weights, by id, in which the row of padding is zero for good."""
-    return {
-        id(getattr(module, "weight", None))
-        for module in model.modules()
-        if getattr(module, "padding_idx", None) is not None
-    }
-
-
-def _fill_zeros(parameter: torch.Tensor, generator: torch.Generator) -> None:
-    """Numbers half as large as the others in the place of zeros, where they are more than chance.
-
-    Of one sign where the others are: roots and powers may be taken of them. What is too large for a
-    weight, such as a mask that is added to scores, stays. Chance makes one number in 2^24 zero.
-    """
-    count = parameter.numel() - int(torch.count_nonzero(parameter))
-    if count < max(1, ZEROS * parameter.numel()) or count == parameter.numel():
-        return
-    finer = torch.promote_types(parameter.dtype, torch.float32)
-    norm = float(torch.linalg.vector_norm(parameter, dtype=finer))
-    own = norm / math.sqrt(parameter.numel() - count)
-    if not own < MASKS:
-        return
-    noise = FILLED * own * torch.randn(count, generator=generator)
-    low, high = (float(end) for end in parameter.aminmax())
-    if low >= 0.0 or high <= 0.0:
-        noise = noise.abs() * (1.0 if low >= 0.0 else -1.0)
-    done = 0
-    for part in torch.split(parameter, max(1, SLICE * len(parameter) // parameter.numel())):
-        zeros = part == 0
-        here = int(zeros.sum())
-        part.masked_scatter_(zeros, noise[done : done + here].to(part))
-        done += here
-
-
-def tables(model: nn.Module) -> list[str]:
-    """Floating buffers that `scramble` leaves alone unless they are named as drawn."""
-    return [
-        name
-        for name, value in model.state_dict(keep_vars=True).items()
-        if value.is_floating_point()
-        and not isinstance(value, nn.Parameter)
-        and not _is_weight(name, ())
-    ]
-
-
-def _is_weight(buffer: str, drawn: Collection[str]) -> bool:
-    return buffer in drawn or buffer.rpartition(".")[2] in STATISTICS
 
 
 def norms_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:

@@ -6,8 +6,9 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from pike_hpc.evaluate.judge_other_weights import SLICE, scramble  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_structure import structure_of  # noqa: E402 - torch
-from pike_hpc.evaluate.judge_weights import SLICE, scramble, spread_constants  # noqa: E402 - torch
+from pike_hpc.evaluate.judge_weights import spread_constants  # noqa: E402 - torch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 

@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from pike_hpc.evaluate.judge_constructor import differs_when_given, drawn_buffers  # noqa: E402
+from pike_hpc.evaluate.judge_other_weights import scramble  # noqa: E402
 from pike_hpc.evaluate.judge_shared import Frame  # noqa: E402
-from pike_hpc.evaluate.judge_weights import beside_state, scramble, spread_constants  # noqa: E402
+from pike_hpc.evaluate.judge_weights import beside_state, spread_constants  # noqa: E402
 from pike_hpc.evaluate.layout import lay_out  # noqa: E402
 from pike_hpc.evaluate.runner import layers_made, watching  # noqa: E402
 
@@ -134,6 +135,8 @@ class Buffers(nn.Module):
         self.register_buffer("table", torch.linspace(0, 1, C))
         self.register_buffer("projection", torch.randn(C))
         self.register_buffer("mask", torch.ones(C).bool())
+        self.register_buffer("order", torch.randperm(C))
+        self.register_buffer("kept", torch.rand(C) > 0.5)
 
 
 def test_tables_stay_what_they_are_and_weights_in_buffers_do_not():
@@ -143,10 +146,12 @@ def test_tables_stay_what_they_are_and_weights_in_buffers_do_not():
 
     model = fresh(1)
     drawn = drawn_buffers(model, fresh, 1, 2)
-    assert drawn == {"projection"}
+    assert drawn.keys() == {"projection", "order", "kept"}
     before = {name: t.clone() for name, t in model.state_dict().items()}
     scramble(model, 3, drawn)
     changed = {n for n, t in model.state_dict().items() if not torch.equal(t, before[n])}
     # A mean of zeros is multiplied, too.
-    assert changed == {"projection", "norm.weight", "norm.running_var"}
+    assert changed == {"projection", "order", "kept", "norm.weight", "norm.running_var"}
+    # Whole numbers are those of another seed: a scrambled order would be none.
+    assert torch.equal(model.order, fresh(2).order)
     assert float(model.norm.running_var.min()) > 0

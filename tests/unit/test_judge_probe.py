@@ -72,6 +72,13 @@ def test_tensors_that_share_memory_change_together():
     assert groups_in(a[:4], b, a[4:]) == [group(10, 0, 2), group(5, 1)]
 
 
+def test_whole_numbers_change_together():
+    rows, weight, columns = (
+        torch.empty(n, dtype=d) for n, d in ((4, torch.int64), (9, None), (4, torch.int32))
+    )
+    assert groups_in(rows, weight, columns) == [group(9, 1), group(8, 0, 2)]
+
+
 def test_what_is_empty_shares_nothing():
     assert groups_in(torch.empty(0), torch.empty(3), torch.empty(0), torch.empty(2)) == [
         group(3, 1),

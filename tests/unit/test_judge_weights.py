@@ -1,7 +1,6 @@
 """Constants of fresh weights: moved far enough that nothing hides behind them, and put back."""
 
 import copy
-import math
 
 import pytest
 
@@ -10,12 +9,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from pike_hpc.evaluate.judge_structure import structure_of  # noqa: E402
+from pike_hpc.evaluate.judge_turned import turn_constants  # noqa: E402
 from pike_hpc.evaluate.judge_weights import (  # noqa: E402
-    SLICE,
     lengthen_memory,
     move_constant,
     moved_constants,
-    scramble,
     spread_constants,
 )
 
@@ -149,65 +147,70 @@ def test_what_has_a_structure_that_training_would_undo_loses_it(start):
     assert torch.equal(model["fixed"], before["fixed"])
 
 
-def test_other_weights_have_no_zeros_but_those_of_padding_and_tables():
+class Scaled(nn.Module):
+    """A norm of torch, one of its own, a scale, an exponent, a rate, and statistics of its own."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.gain = nn.Parameter(torch.ones(width))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.power = nn.Parameter(torch.full((width,), 3.0))
+        self.frozen = nn.Parameter(torch.full((3, 3), 1 / 9), requires_grad=False)
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, x):
+        x = self.norm(x) * self.gain
+        return self.scale * x + 100.0 * x.abs().clamp(min=0.1) ** self.power
+
+
+def test_signs_of_gains_turn_and_of_what_is_no_scale_do_not():
     torch.manual_seed(0)
-    model = nn.ModuleDict({"embed": nn.Embedding(40, 8, padding_idx=0), "fc": nn.Linear(16, 16)})
-    model.register_buffer("mask", torch.eye(4))
-    model.table = nn.Parameter(torch.eye(4), requires_grad=False)
-    with torch.no_grad():
-        model["fc"].weight.copy_(torch.block_diag(*torch.randn(2, 8, 8)))
-    own = model["fc"].weight[:8, :8].square().mean().sqrt()
-    scramble(model, 1)
-    filled = model["fc"].weight[:8, 8:]
-    assert int((filled == 0).sum()) == 0
-    assert 0.3 < filled.square().mean().sqrt() / own < 0.8
-    assert not model["embed"].weight[0].any()
-    assert torch.equal(model.mask, torch.eye(4))
-    assert not model.table[0, 1]
+    model, x = Scaled(), torch.randn(8, 64)
+    scales = spread_constants(model, 1)
+    assert {id(p) for p in scales} == {id(p) for p in (model.gain, model.scale, model.power)}
+    assert 1 <= int((model.norm.weight < 0).sum()) < 32
+    turned = turn_constants(scales, lambda: model(x), torch.Generator().manual_seed(1))
+    assert turned == 2
+    assert 1 <= int((model.gain < 0).sum()) < 32
+    assert not (model.power < 0).any()
+    assert 1.5 < model.scale.abs() < 2.5
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        torch.full((8, 8), -math.inf).triu(1),
-        torch.full((8, 8), -1e9).triu(1),
-        torch.full((8, 8), -65504.0).triu(1).half(),
-        torch.full((4, 4), math.nan).triu(1),
-    ],
-)
-def test_nor_are_masks_filled_that_learn_by_accident(value):
-    model = nn.ParameterDict({"mask": value.clone()})
-    scramble(model, 1)
-    assert torch.equal(model["mask"] == 0, value == 0)
+def test_a_single_scale_is_as_often_turned_as_not():
+    negative = 0
+    for seed in range(40):
+        scale = nn.Parameter(torch.tensor(1.0))
+        turn_constants(
+            [scale], lambda s=scale: s * torch.ones(8), torch.Generator().manual_seed(seed)
+        )
+        negative += bool(scale < 0)
+    assert 10 <= negative <= 30
 
 
-def test_a_zero_that_chance_drew_is_a_number_like_any_other():
-    weight = torch.randn(64, 64)
-    weight.view(-1)[:3] = 0.0
-    model = nn.ParameterDict({"weight": weight})
-    scramble(model, 1)
-    assert torch.equal(model["weight"] == 0, weight == 0)
+def test_what_a_root_is_taken_of_stays_positive():
+    root = nn.Parameter(torch.ones(16))
+    made = torch.Generator().manual_seed(1)
+    assert turn_constants([root], root.sqrt, made) == 0
+    assert torch.equal(root, torch.ones(16))
 
 
-def test_zeros_of_a_large_parameter_are_filled_in_all_of_its_slices():
-    weight = torch.ones(SLICE // 2048 + 100, 2048)
-    weight[::30] = 0.0
-    model = nn.ParameterDict({"weight": weight})
-    scramble(model, 1)
-    filled = model["weight"].detach()[::30]
-    assert int((filled == 0).sum()) == 0
-    assert filled.square().mean().sqrt() == pytest.approx(0.5, rel=0.05)
+def test_statistics_that_no_call_here_measures_are_moved():
+    model = Scaled()
+    spread_constants(model, 1)
+    assert 0.05 < model.running_mean.std() < 0.2
+    assert 0.05 < model.running_var.log().std() < 0.2
+    measured = nn.BatchNorm1d(8)
+    spread_constants(measured, 1)
+    assert not measured.running_mean.any()
 
 
-def test_what_has_one_sign_keeps_it():
-    model = nn.ParameterDict({"up": torch.linspace(0, 1, 50), "down": torch.linspace(-1, 0, 50)})
-    scramble(model, 1)
-    up, down = (model[name].detach() for name in ("up", "down"))
-    assert float(up.min()) > 0.0 > float(down.max())
-
-
-def test_complex_weights_are_others_too():
-    model = nn.ParameterDict({"spectral": torch.randn(8, 8, dtype=torch.complex64)})
-    before = model["spectral"].clone()
-    scramble(model, 1)
-    assert not torch.isclose(model["spectral"], before, rtol=1e-3).any(dim=1).all()
+def test_a_constant_that_asks_for_no_gradient_is_meant_where_others_do():
+    model = Scaled()
+    spread_constants(model, 1)
+    assert torch.equal(model.frozen, torch.full((3, 3), 1 / 9))
+    assert "frozen" not in dict(moved_constants(model, 1))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    assert "frozen" in dict(moved_constants(model, 1))
