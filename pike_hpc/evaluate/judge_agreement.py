@@ -22,6 +22,7 @@ from pike_hpc.evaluate.correctness import (
 )
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_off import Kind, Off, named, off, worst
+from pike_hpc.evaluate.judge_rows import OftenOff, Rows, rows_off
 from pike_hpc.evaluate.layout import FLOATS, Slot
 from pike_hpc.evaluate.pieces import stretches
 
@@ -71,6 +72,8 @@ class Tolerance:
     """PIKE's rule instead, for all but a small part of the elements: it saw one input, we many."""
     looser: Tolerance | None = None
     """Of the next tier: what is within that alone costs the tier, and no more."""
+    chooses: bool = False
+    """Whether the reference chooses: few rows may be off then, in few calls (`judge_rows`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,8 @@ class Seen:
 
     tally: Tally
     equal: bool
-    """Whether each call has the reference's whole numbers; always in `legacy`."""
+    """Whether each call has the reference's whole numbers and no row that only a near tie explains;
+    always in `legacy`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class Agreement:
         known = zip(tolerance.scales, tolerance.usual, tolerance.local, strict=True)
         self._quick = [] if tolerance.pike else [Quick(*leaf) for leaf in known]
         self._seen = self._unequal = 0
+        self._rows = OftenOff()
         self._hits: dict[int, torch.Tensor] = {}
         """By whole-number output, in how many calls each stretch differed."""
         leaves = zip(slots, tolerance.scales, strict=True)
@@ -137,19 +142,20 @@ class Agreement:
         self._seen += len(answers)
         if torch.equal(answers, references):
             return Seen(tally=Tally(calls=len(answers)), equal=True)
-        tally = Tally(calls=len(answers))
+        tally, fits = Tally(calls=len(answers)), True
         if answers.numel() > AT_ONCE_BYTES or not self._surely(answers, references):
             tally = Tally()
             for call, pair in enumerate(zip(answers, references, strict=True)):
-                found = self._tallied(*pair)
-                if not isinstance(found, Tally):
+                found = self._looked_at(*pair)
+                if not isinstance(found, Seen):
                     return Miss(call, str(found))
-                tally += found
-        return Seen(tally=tally, equal=self._same(answers, references))
+                tally, fits = tally + found.tally, fits and found.equal
+        return Seen(tally=tally, equal=fits and self._same(answers, references))
 
     def begin(self) -> None:
-        """Forget which whole numbers differed so far: that was a rehearsal."""
+        """Forget what near ties made of the calls so far: that was a rehearsal."""
         self._seen = self._unequal = 0
+        self._rows.begin()
         self._hits.clear()
 
     def _same(self, answers: torch.Tensor, references: torch.Tensor) -> bool:
@@ -169,22 +175,56 @@ class Agreement:
                 return False
         return True
 
-    def _tallied(self, answer: torch.Tensor, reference: torch.Tensor) -> Tally | Off | str:
-        """Of one call's outputs as bytes; or how they are not what the reference's runner gave."""
+    def _looked_at(self, answer: torch.Tensor, reference: torch.Tensor) -> Seen | Off | str:
+        """At one call's outputs as bytes; or how they are not what the reference's runner gave.
+
+        It is unequal here where rows are off.
+        """
         both = list(zip(*(views(self._slots, raw) for raw in (answer, reference)), strict=True))
         if self._tolerance.pike:
-            return worst(outside_pike(both)) or Tally(calls=1)
+            return worst(outside_pike(both)) or Seen(tally=Tally(calls=1), equal=True)
         if often := self._differ_often(both):
             return often
         found = beside(both, self._tolerance)
         if (broken := worst(found)) is None:
             usual = zip(found, self._tolerance.usual, strict=True)
             furthest = worst(replace(o, limit=most) for o, most in usual)
-            return Tally(calls=1, coarse=int(furthest is not None), furthest=furthest)
+            tally = Tally(calls=1, coarse=int(furthest is not None), furthest=furthest)
+            return Seen(tally=tally, equal=True)
+        rows = self._rows_off(both, found)
+        often = self._rows.more_often(rows, self._seen) if rows else ""
+        if rows and not often:
+            return Seen(tally=Tally(calls=1), equal=False)
         looser = self._tolerance.looser
         if looser is not None:
             broken = worst(beside(both, looser))
-        return broken or Tally(calls=1, looser=1)
+        if broken is None:
+            return Seen(tally=Tally(calls=1, looser=1), equal=True)
+        return often or broken
+
+    def _rows_off(self, both: Pairs, found: Sequence[Off]) -> list[tuple[int, Rows]]:
+        """Of each output that is off, the rows that are; none where near ties do not explain it."""
+        rows = []
+        for leaf, (answer, reference) in enumerate(both):
+            if found[leaf].fits:
+                continue
+            these = self._rows_of(leaf, answer, reference)
+            if these is None:
+                return []
+            rows.append((leaf, these))
+        return rows
+
+    def _rows_of(self, leaf: int, answer: torch.Tensor, reference: torch.Tensor) -> Rows | None:
+        known = self._tolerance
+        if not known.chooses or self._slots[leaf].dtype not in FLOATS:
+            return None
+        scale, limit, local = known.scales[leaf], known.limits[leaf], known.local[leaf]
+        return rows_off(
+            answer,
+            reference,
+            scale.signal,
+            lambda mended: off_by(mended, reference, scale, limit, local).fits,
+        )
 
     def _differ_often(self, both: Pairs) -> str:
         """How whole numbers differ in many calls, or at one place again and again; empty if not."""

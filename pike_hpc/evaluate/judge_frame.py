@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,14 +22,22 @@ from pike_hpc.evaluate.runner import layers_made, unflatten
 from pike_hpc.tasks.load import LoadedTask, TaskRefused
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeFrame(Frame):
+    """The frame, and what the judge alone knows of the call."""
+
+    chooses: bool
+    """Whether it chooses among numbers, replayed or not (see `Recording`)."""
+
+
 def agree(
     loaded: LoadedTask,
     model: nn.Module,
     made: Sequence[nn.Module],
     seed: int,
     device: torch.device,
-) -> tuple[Frame, bool]:
-    """The frame, and whether the model chooses among a few (see `judge_widen`).
+) -> tuple[JudgeFrame, bool]:
+    """The frame, and whether the model's choices are to be replayed (see `judge_widen`).
 
     Args:
         loaded: the task.
@@ -65,22 +74,29 @@ def agree(
     leaves = [torch.as_tensor(t) for t in outputs]
     state = model.state_dict(keep_vars=True)
     _demand_plain(state, loaded.task.key)
-    indices = {name: i for i, name in enumerate(state)}
-    frame = Frame(
+    frame = JudgeFrame(
         input_tree=input_tree,
         input_slots=_slots([(str(i), t) for i, t in enumerate(arguments)]),
         output_tree=output_tree,
         output_slots=_slots([(str(i), t) for i, t in enumerate(leaves)]),
         weight_slots=_slots(list(state.items())),
         parameters=tuple(i for i, t in enumerate(state.values()) if isinstance(t, nn.Parameter)),
-        layers=tuple(
-            (kind, tuple(indices[name] for name in names))
-            for kind, names in layers_made(model, made)
-            if all(name in indices for name in names)
-        ),
+        layers=_layers(model, made, {name: i for i, name in enumerate(state)}),
         on_host=tuple(i for i, t in enumerate(leaves) if t.is_cpu),
+        chooses=run.chooses,
     )
     return frame, bool(run.choices)
+
+
+def _layers(
+    model: nn.Module, made: Sequence[nn.Module], indices: Mapping[str, int]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Kind and weights, by their indices, of each layer whose weights all have one."""
+    return tuple(
+        (kind, tuple(indices[name] for name in names))
+        for kind, names in layers_made(model, made)
+        if all(name in indices for name in names)
+    )
 
 
 @contextmanager

@@ -192,6 +192,7 @@ class Marker:
             usual=tuple(usual),
             pike=self._truth.legacy,
             looser=None if looser is None else self.tolerance(looser),
+            chooses=self._truth.frame.chooses,
         )
 
     def broken_in_checks(self, errors: Sequence[Sequence[LeafError]], tier: Tier) -> str:

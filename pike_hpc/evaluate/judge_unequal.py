@@ -1,4 +1,4 @@
-"""What windows of a timing count as in which whole numbers differ from the reference's.
+"""What windows of a timing count as in which whole numbers, or rows, differ from the reference's.
 
 Near ties make such windows, and so does who leaves numbers out. They count as no faster than the
 others: pure arithmetic over what was measured, done anew with every block, so that it hangs on all
@@ -14,7 +14,7 @@ from statistics import median
 from pike_hpc.evaluate.statistics import Block
 
 MOST, MORE = 1 / 2, 2
-"""The part of all windows, and how many beside it, in which whole numbers may differ."""
+"""The part of all windows, and how many beside it, in which such numbers may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +23,21 @@ class Timed:
 
     block: Block
     equal: frozenset[int]
-    """Windows in which whole numbers are the reference's."""
+    """Windows in which whole numbers, and rows that hang on a choice, are the reference's."""
 
 
 def too_many(blocks: Sequence[Timed]) -> str:
-    """In how many windows whole numbers differ; empty where near ties explain so many."""
+    """In how many windows numbers differ; empty where near ties explain so many."""
     windows = sum(len(timed.block.candidate_ms) for timed in blocks)
     unequal = windows - sum(len(timed.equal) for timed in blocks)
     end = MOST * windows + MORE
     if unequal <= end:
         return ""
-    return f"whole numbers differ in {unequal} of {windows} windows that count, and {int(end)} may"
+    return f"numbers differ in {unequal} of {windows} windows that count, and {int(end)} may"
 
 
 def counted(blocks: Sequence[Timed]) -> list[Block]:
-    """The blocks as they count; none where whole numbers are equal in no window.
+    """The blocks as they count; none where no window is equal.
 
     A window in which they differ takes what it took, or the median of those in which they don't if
     that is more. That is one of latencies over the reference's median in the same block, since a

@@ -39,6 +39,15 @@ _CHOICES: Mapping[Any, int] = {
 }
 """Operations that choose, and which of their results holds the indices."""
 
+_ALSO_CHOOSE = frozenset(
+    {
+        *(_aten.kthvalue, _aten.median, _aten.nanmedian, _aten.quantile, _aten.nanquantile),
+        *(_aten.mode, _aten.cummax, _aten.cummin, _aten.msort, _aten.argsort),
+        *(_aten.searchsorted, _aten.bucketize),
+    }
+)
+"""Operations that choose as well, in all their forms, and do so anew in float64."""
+
 _DIMENSION: Mapping[Any, tuple[int, int]] = {
     _aten.topk.default: (2, -1),
     _aten.sort.default: (1, -1),
@@ -63,11 +72,14 @@ class Recording(Operations):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()
         self.choices: Choices = []
+        self.chooses = False
+        """Whether it does, also where that is not noted."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         if func in _CHOICES:
             self.choices.append(_indices(func, found))
+        self.chooses |= func in _CHOICES or getattr(func, "overloadpacket", None) in _ALSO_CHOOSE
         return found
 
 

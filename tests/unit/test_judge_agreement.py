@@ -28,10 +28,10 @@ SHAPE = (40, 96)
 PLAIN = LeafScale(signal=1.0, limits={Tier.FP32: 1e-3})
 
 
-def agreement(slots, scale=PLAIN, *, pike=False):
+def agreement(slots, scale=PLAIN, **known):
     count = len(slots)
     tolerance = Tolerance(scales=(scale,) * count, limits=(1e-3,) * count, local=(1e-2,) * count,
-                          usual=(5e-4,) * count, pike=pike)  # fmt: skip
+                          usual=(5e-4,) * count, **{"pike": False, **known})  # fmt: skip
     return Agreement(tolerance, slots)
 
 

@@ -35,6 +35,14 @@ def test_what_the_reference_leaves_on_the_host_is_known():
     assert frame.on_host == (1, 2)
 
 
+@pytest.mark.parametrize("choose", ["x.median(0).values", "x.topk(1).values", "x.amax(0)"])
+def test_whether_the_reference_chooses_is_known(choose):
+    source = SOURCE.replace("x.cpu()", choose)
+    loaded = build(Task(suite="tests", id="1", name="chooses", source=source))
+    frame, _ = agree(loaded, loaded.model_class(), (), 0, torch.device("cpu"))
+    assert frame.chooses is ("amax" not in choose)
+
+
 EXTRA = """
 import torch
 import torch.nn as nn

@@ -60,6 +60,7 @@ def marker_of(
     kind="cpu",
     by=WeightsBy.STATE,
     resets=False,
+    chooses=False,
 ):
     """A marker; where `make` makes truths of inputs, it can be asked about others."""
     exam = Exam(
@@ -84,7 +85,7 @@ def marker_of(
         )
         taken, offset = [*taken, slot_x], offset + slot_x.size_bytes
     truth = SimpleNamespace(
-        frame=SimpleNamespace(input_slots=tuple(taken), output_slots=(slot,)),
+        frame=SimpleNamespace(input_slots=tuple(taken), output_slots=(slot,), chooses=chooses),
         precision="float64",
         legacy=False,
         by=by,
@@ -212,6 +213,14 @@ def test_a_stretch_that_is_dead_does_not_pass_while_timed(end):
     assert marker.broken_in_checks(found, Tier.HALF).startswith("a part of it is off by 7.1e-01")
     found = [[LeafError(error=1.9 * end, local=0.3, local_half=0.3)]]
     assert not marker.broken_in_checks(found, Tier.HALF)
+
+
+@pytest.mark.parametrize("chooses", [True, False])
+def test_rows_may_be_off_while_timed_where_the_reference_chooses(chooses):
+    scale = LeafScale(signal=2**0.5, limits=LIMITS)
+    assert (
+        marker_of(drawn(3, COUNT), scale, chooses=chooses).tolerance(Tier.FP32).chooses is chooses
+    )
 
 
 def test_timed_calls_are_too_coarse_where_many_are_or_one_is_the_next_tier_s():

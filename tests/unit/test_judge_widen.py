@@ -114,6 +114,33 @@ def test_every_way_to_choose_is_replayed(choose):
     assert torch.equal(widely(choose, noisy, choices=run.choices), own)
 
 
+CHOOSING = {
+    "kthvalue": (lambda x: x.kthvalue(2, dim=0).values, True),
+    "median": (lambda x: x.median(dim=1)[0], True),
+    "nanmedian": (lambda x: x.nanmedian(dim=1)[0], True),
+    "mode": (lambda x: x.mode(dim=1)[0], True),
+    "cummax": (lambda x: x.cummax(dim=1)[1], True),
+    "cummin": (lambda x: x.cummin(dim=1)[1], True),
+    "searchsorted": (lambda x: torch.searchsorted(torch.arange(3.0), x), True),
+    "bucketize": (lambda x: torch.bucketize(x, torch.arange(3.0)), True),
+    "argmin": (lambda x: x.argmin(), True),
+    "quantile": (lambda x: x.quantile(0.3, dim=1), True),
+    "nanquantile": (lambda x: x.nanquantile(0.3, dim=1), True),
+    "msort": (lambda x: x.msort(), True),
+    "stable argsort": (lambda x: x.argsort(dim=1, stable=True), True),
+    "a threshold": (lambda x: torch.where(x > 0, x, -1.0).round(), False),
+    "a pool": (lambda x: F.max_pool2d(x[None].relu(), 2).amax(1).softmax(-1), False),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_what_chooses_is_known_whether_it_is_replayed_or_not(name):
+    choose, does = CHOOSING[name]
+    with torch.inference_mode(), Recording() as run:
+        choose(torch.randn(8, 8))
+    assert run.chooses is does
+
+
 def test_values_follow_the_replayed_choice():
     x = torch.tensor([[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]])
     for dim, keep in ((0, True), (1, False), (-1, True)):
