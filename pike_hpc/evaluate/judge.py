@@ -267,7 +267,14 @@ class Judge:
         secrets = Secrets(os.urandom(32))
         exam, reference = self._warm.reference(bench, by, secrets)
         examiner = Examiner(request, truth, exam, link, outcome)
-        alone = functools.partial(self._time_alone, reference, truth, secrets, bounded=bounded)
+        alone = functools.partial(
+            self._time_alone,
+            reference,
+            truth,
+            secrets,
+            bounded=bounded,
+            goes_on=bool(exam.in_turn),
+        )
         try:
             watch = self._guards.task((request.task.digest, by))
             if by is WeightsBy.STATE:
@@ -378,6 +385,7 @@ class Judge:
         guard: Guard,
         *,
         bounded: bool,
+        goes_on: bool,
     ) -> tuple[Alone | None, bool]:
         """Latency of the reference and the constant, as `TimeAlone` tells them.
 
@@ -391,7 +399,7 @@ class Judge:
         with on_own_core(spin_cpus(self._device.type)[0]):
             found, beside = self._solitude.during(
                 (reference.number,),
-                lambda: time_alone(reference, fresh, guard, bounded=bounded),
+                lambda: time_alone(reference, fresh, guard, bounded=bounded, goes_on=goes_on),
                 attempts=1,
             )
         return found if beside is Beside.NOBODY else None, beside is not Beside.KERNELS

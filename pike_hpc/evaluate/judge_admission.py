@@ -24,7 +24,10 @@ from pike_hpc.evaluate.correctness import (
     own_share,
     unequal,
 )
-from pike_hpc.evaluate.judge_mutants import layer_edits, plain_edits, zeroed_weights
+from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_mutants import Edit, layer_edits, plain_edits, zeroed_weights
+from pike_hpc.evaluate.judge_mutants_addends import addend_edits, inputs_as_answers
+from pike_hpc.evaluate.judge_mutants_parts import part_edits
 from pike_hpc.evaluate.judge_other_weights import with_padding
 from pike_hpc.evaluate.judge_range import WideRange, asserts, wide_range
 from pike_hpc.evaluate.judge_scores import flat_scores
@@ -52,9 +55,17 @@ is coarser by nature."""
 
 SCORES = "scores_flat"
 PLAIN = "plain_layer_skipped"
-"""A layer without parameters: what the strictest tier can't tell from its input is not wrong."""
-FAINT = frozenset({SCORES, UNREAD, PLAIN})
+PART = "part_skipped"
+ADDEND = "addend_skipped"
+RETURNED = "input_returned"
+MAY_DO_NOTHING = frozenset({PLAIN, PART, ADDEND, RETURNED})
+"""What the strictest tier can't tell from what is right is not wrong."""
+FAINT = frozenset({SCORES, UNREAD}) | MAY_DO_NOTHING
 """Fresh weights make these mild: a tier may end nearer for their sake."""
+CLOSELY = frozenset({UNREAD, PART, ADDEND, RETURNED})
+"""Held to their stretches, as candidates are."""
+MOST_RETURNED = 12
+"""Pairs of an output and an input of its shape."""
 TIMED_K = 2.0
 """Timed answers may be off by so many limits: a mutant is to be further off, where half reaches
 beyond CAP."""
@@ -138,11 +149,12 @@ class _Trial:
         self._demand_variety()
         self._demand_nothing_hidden()
         limits = self._limits()
-        mutants, missing = self._mutants()
-        held = [m for m in mutants if self._is_held(m, limits)]
+        found, missing = self._mutants()
+        mutants = [m for m in found if self._is_wrong(m, limits)]
+        held = [m for m in mutants if m.name not in FAINT or len(self._tiers()) > 1]
         self._cap(held, limits)
         self._narrow(held, limits)
-        for mutant in held:
+        for mutant in sorted(held, key=lambda m: m.error):  # the mildest decides
             if mutant.name in FAINT:
                 self._tighten(mutant, limits)
         offered = {t: min((x[t] for x in limits if x), default=0.0) for t in self._tiers()}
@@ -226,7 +238,7 @@ class _Trial:
         off = [
             (
                 self._signal.closely(answer, i)
-                if name == UNREAD
+                if name in CLOSELY
                 else self._signal.error(answer, self._signal.wide[0], i)
             )
             if i in self._floats
@@ -244,12 +256,10 @@ class _Trial:
             for i, off in enumerate(mutant.off)
         )
 
-    def _is_held(self, mutant: Mutant, limits: Sequence[Mapping[Tier, float]]) -> bool:
-        """Whether tiers are to tell this wrong answer apart."""
-        tiers = self._tiers()
-        if mutant.name == PLAIN and self._passes(mutant, tiers[0], limits):
-            return False
-        return mutant.name not in FAINT or len(tiers) > 1
+    def _is_wrong(self, mutant: Mutant, limits: Sequence[Mapping[Tier, float]]) -> bool:
+        """Whether it is told from what is right: the strictest tier hangs on nothing fainter."""
+        told = not self._passes(mutant, self._tiers()[0], limits)
+        return told or mutant.name not in MAY_DO_NOTHING
 
     def _tiers(self) -> list[Tier]:
         """Those that the reference's own precision lets anyone tell apart."""
@@ -348,6 +358,7 @@ class _Trial:
         edited.append(self._edited(SCORES, flat_scores(), "every attention score alike"))
         found += [mutant for mutant in edited if mutant is not None]
         if not self._truth.legacy:  # whose tasks may forget: they are as their authors left them
+            found += self._returned()
             found += [
                 self._mutant(UNREAD, answer, what)
                 for what, answer in unread(
@@ -359,10 +370,35 @@ class _Trial:
 
     def _without_layers(self) -> list[Mutant | None]:
         call: Callable[[], object] = lambda: self._truth.natively(ADMISSION_SEEDS[0])  # noqa: E731
-        skips = layer_edits(self._truth.model, call)
-        edited = [self._edited("layer_skipped", edit(), name) for name, edit in skips.items()]
-        plain = plain_edits(self._truth.model, call)
-        return edited + [self._edited(PLAIN, edit(), name) for name, edit in plain.items()]
+        model = self._truth.model
+        edits: dict[str, Mapping[str, Edit]] = {
+            "layer_skipped": layer_edits(model, call),
+            PLAIN: plain_edits(model, call),
+        }
+        if not self._truth.legacy:
+            edits[PART] = part_edits(model, call)
+        if not self._truth.legacy and self._signal.cheap:
+            edits[ADDEND] = addend_edits(
+                call,
+                (*model.parameters(), *model.buffers()),
+                on_gpu=self._truth.device.type == "cuda",
+            )
+        return [
+            self._edited(kind, edit(), name)
+            for kind, found in edits.items()
+            for name, edit in found.items()
+        ]
+
+    def _returned(self) -> list[Mutant]:
+        """An input as the answer, in each output of its shape, all others right."""
+        given = views(self._truth.frame.input_slots, self._truth.pack(ADMISSION_SEEDS[0]))
+        fitting = inputs_as_answers(given, {i: self._signal.wide[0][i] for i in self._floats})
+        found = []
+        for i, n in fitting[:MOST_RETURNED]:
+            answer = [*self._signal.native[0]]
+            answer[i] = given[n]
+            found.append(self._mutant(RETURNED, answer, f"input {n} as output {i}"))
+        return found
 
     def _edited(
         self, name: str, edit: AbstractContextManager[None], what: str = ""

@@ -40,6 +40,7 @@ def time_alone(
     guard: Guard,
     *,
     bounded: bool = False,
+    goes_on: bool = False,
 ) -> Alone | None:
     """Latency of one call and the constant, as `Stopwatch` tells them. Raises RunnerFailed.
 
@@ -51,9 +52,10 @@ def time_alone(
         fresh_inputs: so many inputs that were never seen.
         guard: watches it. What it says does not count is None.
         bounded: see `Null`.
+        goes_on: see `Side`.
     """
     guard.begin()
-    side = Side(reference)
+    side = Side(reference, goes_on=goes_on)
     side.make_room(1, 1)
 
     def fresh(count: int, calls: int) -> list[Window]:

@@ -88,8 +88,8 @@ def layer_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
     called = {id(module) for top in tops for module in top.modules()}
     found: list[dict[str, Edit]] = [
         {
-            layer.name: _skipping(layer.modules, through=True),
-            f"{layer.name} = 0": _skipping(layer.modules, through=False),
+            layer.name: skipping(layer.modules, through=True),
+            f"{layer.name} = 0": skipping(layer.modules, through=False),
         }
         for layer in layers
     ]
@@ -97,7 +97,7 @@ def layer_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
         if id(module) not in called:
             own = module.named_parameters(prefix=name, recurse=False)
             found += [{f"{path} = 0": _zeroing([parameter], 1)} for path, parameter in own]
-    return {name: edit for edits in _spread(found, MOST_LAYERS) for name, edit in edits.items()}
+    return {name: edit for edits in spread(found, MOST_LAYERS) for name, edit in edits.items()}
 
 
 def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]:
@@ -125,7 +125,7 @@ def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
         return hook
 
     leaves = [(n, m) for n, m in model.named_modules() if n and not any(True for _ in m.children())]
-    with _hooked((m, note(name)) for name, m in leaves):
+    with hooked((m, note(name)) for name, m in leaves):
         call()
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     least = LEAST_SHARE * (weights + sum(moved.values()))
@@ -133,18 +133,18 @@ def plain_edits(model: nn.Module, call: Callable[[], object]) -> dict[str, Edit]
     for name in (name for name, _ in leaves if name in plain):
         kinds.setdefault(type(plain[name]).__name__, []).append(name)
     together = {
-        f"every {kind}": _skipping([plain[name] for name in names], through=True)
+        f"every {kind}": skipping([plain[name] for name in names], through=True)
         for kind, names in kinds.items()
         if sum(moved[name] for name in names) >= least
         and (len(names) > 1 or isinstance(plain[names[0]], FUSED))
     }
     alone = [
-        {name: _skipping([plain[name]], through=True)}
+        {name: skipping([plain[name]], through=True)}
         for name, _ in leaves
         if name in plain and moved[name] >= least and not isinstance(plain[name], FUSED)
     ]
-    spread = _spread(alone, MOST_PLAIN)
-    return together | {name: edit for edits in spread for name, edit in edits.items()}
+    tried = spread(alone, MOST_PLAIN)
+    return together | {name: edit for edits in tried for name, edit in edits.items()}
 
 
 def zeroed_weights(model: nn.Module) -> Edit | None:
@@ -153,20 +153,21 @@ def zeroed_weights(model: nn.Module) -> Edit | None:
     return _zeroing(weights, ZEROED_STRIDE) if weights else None
 
 
-def _layers(module: nn.Module, prefix: str = "") -> Iterator[Layer]:
+def all_layers(module: nn.Module, prefix: str = "") -> Iterator[Layer]:
+    """The layers of a model, of one module each, also those that no call uses."""
     for name, child in module.named_children():
         path = f"{prefix}{name}"
         if isinstance(child, nn.ModuleList | nn.ModuleDict | nn.Sequential):
             list_name = "" if isinstance(child, nn.Sequential) else path
             for own, block in child.named_children():
                 if isinstance(block, nn.ModuleList | nn.ModuleDict | nn.Sequential):
-                    yield from _layers(block, f"{path}.{own}.")
+                    yield from all_layers(block, f"{path}.{own}.")
                 elif any(True for _ in block.parameters()):
                     yield Layer(f"{path}.{own}", [block], list_name)
         elif any(True for _ in child.parameters(recurse=False)) and not _holds_blocks(child):
             yield Layer(path, [child])
         else:
-            yield from _layers(child, f"{path}.")
+            yield from all_layers(child, f"{path}.")
 
 
 def _holds_blocks(module: nn.Module) -> bool:
@@ -177,7 +178,7 @@ def _holds_blocks(module: nn.Module) -> bool:
 
 def _watched(model: nn.Module, call: Callable[[], object]) -> list[Layer]:
     """The layers that a call uses; experts of one layer are one."""
-    layers = list(_layers(model))
+    layers = list(all_layers(model))
 
     def note(layer: Layer) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -186,7 +187,7 @@ def _watched(model: nn.Module, call: Callable[[], object]) -> list[Layer]:
 
         return hook  # type: ignore[return-value]
 
-    with _hooked(((layer.modules[0], note(layer)) for layer in layers), with_kwargs=True):
+    with hooked(((layer.modules[0], note(layer)) for layer in layers), with_kwargs=True):
         call()
     groups: dict[str, list[Layer]] = {}
     for layer in layers:
@@ -202,10 +203,10 @@ def _watched(model: nn.Module, call: Callable[[], object]) -> list[Layer]:
 
 
 @contextmanager
-def _hooked(
+def hooked(
     watched: Iterable[tuple[nn.Module, Callable[..., None]]], *, with_kwargs: bool = False
 ) -> Iterator[None]:
-    """Have hooks called after their modules."""
+    """Have hooks called after their modules, but for those that take none."""
     with contextlib.ExitStack() as stack:
         for module, hook in watched:
             with contextlib.suppress(RuntimeError):  # a compiled module takes no hooks
@@ -220,7 +221,7 @@ def _are_experts(group: Sequence[Layer]) -> bool:
     return alike and len({tuple(layer.sizes) for layer in group}) > 1
 
 
-def _skipping(modules: Sequence[nn.Module], *, through: bool) -> Edit:
+def skipping(modules: Sequence[nn.Module], *, through: bool) -> Edit:
     """Leave modules out: their inputs instead of their outputs, or nothing.
 
     Args:
@@ -303,7 +304,8 @@ def _zeros(value: Any) -> Any:
     return torch.zeros_like(value) if torch.is_tensor(value) else value
 
 
-def _spread(layers: list[dict[str, Edit]], most: int) -> list[dict[str, Edit]]:
+def spread(layers: list[dict[str, Edit]], most: int) -> list[dict[str, Edit]]:
+    """Of more than `most` so many, the first and the last among them."""
     if len(layers) <= most:
         return layers
     step = (len(layers) - 1) / (most - 1)

@@ -8,10 +8,9 @@ given more weight, until some PICKED of all positions have most of the weight.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +21,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pike_hpc.evaluate.judge_operations import Operations
 from pike_hpc.evaluate.judge_scores import FUSED, MASKED, SOFTMAX, without_fast_path
-from pike_hpc.evaluate.runner import STATE_BYTES, State
+from pike_hpc.evaluate.runner import untouched
 
 PICKED = 16.0
 """Positions that share most of the weight where scores are normal numbers: of n such, exp of them
 is as heavy as n / exp(variance) of one size."""
 
-LEAST = 64
-"""Positions from which on it is asked: a straight line gains nothing over fewer."""
+PICKED_PART = 1 / 4
+"""Of few positions, as of a window, so many at most."""
+
+LEAST = 24
+"""Positions from which on it is asked: over fewer a straight line gains nothing, however narrow
+the heads are."""
 
 MOST_GAIN = 8.0
 """Of one weight; a score is as large as two of them."""
@@ -61,7 +64,8 @@ class Scores:
         """What each of its weights is to be multiplied with."""
         if self.positions < LEAST or not 0.0 < self.spread < math.inf:
             return 1.0
-        wanted = math.sqrt(math.log(self.positions / PICKED))
+        picked = min(PICKED, PICKED_PART * self.positions)
+        wanted = math.sqrt(math.log(self.positions / picked))
         return min(MOST_GAIN, max(1.0, math.sqrt(wanted / self.spread)))
 
 
@@ -154,7 +158,7 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     """
     weights = {id(p): p for p in model.parameters()}
     # What a call leaves in the model is no part of its weights, nor in anybody's runner.
-    with _put_back(model):
+    with untouched(model):
         gains = gains_of(model, call)
     if not gains:
         return 0
@@ -163,21 +167,11 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     with torch.no_grad():
         for weight, gain in gains.items():
             weights[weight].mul_(gain)
-        with _put_back(model):
+        with untouched(model):
             stands = _finite(call())
         for weight, before in kept.items() if not stands else ():
             weights[weight].copy_(before)
     return len(gains) if stands else 0
-
-
-@contextlib.contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
-    state = State(model) if State.size_bytes(model) <= STATE_BYTES else None
-    try:
-        yield
-    finally:
-        if state is not None:
-            state.restore()
 
 
 def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:

@@ -23,8 +23,14 @@ class Side:
     """One runner of the pair."""
 
     link: RunnerLink
+    goes_on: bool = False
+    """Whether each window goes on from a call of the one before, of a model that is put back first:
+    what a call leaves to the next is paid for there, and not thrown away."""
     answers: list[torch.Tensor] = field(default_factory=list)
     """Room for a window's answers: (calls, bytes) each."""
+    before: Window | None = None
+    """The window that was run last, from which the next goes on: the same on both sides, which run
+    the same ones in turn."""
 
     def make_room(self, count: int, calls: int) -> None:
         """Have room for the answers to `count` windows of `calls` calls."""
@@ -62,7 +68,13 @@ class Side:
             self.link.windows(op, warmth, rooms[0][: len(warmth)])
         found = []
         for number, (window, answers) in enumerate(zip(windows, rooms, strict=False)):
-            found.append(self.link.windows(op, window, answers))
+            before = self.before if self.goes_on and op is Op.CALL else None
+            if before is None:
+                found.append(self.link.windows(op, window, answers))
+            else:
+                self.link.windows(op, before, answers)
+                found.append(self.link.windows(op, window, answers, goes_on=True))
+            self.before = window if op is Op.CALL else self.before
             if number in looks and self.link.inputs_changed(window):
                 raise WrongAnswer("it changed its inputs, which the caller owns")
         self.link.rest()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,7 +102,6 @@ class Truth:
         self._near_bytes = max(NEAR_BYTES, NEAR_PART * card_bytes(device))
         self._drawn: dict[int, tuple[Any, list[Any]]] = {}
         """Tree and leaves of the inputs drawn last, by seed."""
-        self._move: Callable[[int, torch.Tensor], torch.Tensor] | None = None
         self._goes_on = False
         """Whether what a call left stays for the next, also where it is put back."""
         made: list[nn.Module] = []
@@ -213,15 +211,6 @@ class Truth:
         if not self._goes_on:
             self.put_back()
         return answer_leaves(model, self.arguments(seed, lambda t: t.to(self.device, copy=True)))
-
-    @contextmanager
-    def moved(self, move: Callable[[int, torch.Tensor], torch.Tensor]) -> Iterator[None]:
-        """Inside, answers are to inputs each leaf of which was moved, given its number."""
-        self._move = move
-        try:
-            yield
-        finally:
-            self._move = None
 
     def reset_between_calls(self) -> bool:
         """Put the model's state back before every call from now on; False where it can't be."""
@@ -410,8 +399,6 @@ class Truth:
     def arguments(self, seed: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         """Arguments of a call; `change` copies, since forward may write what it is given."""
         tree, leaves = self._inputs(seed)
-        if self._move is not None:
-            leaves = [self._move(i, t) for i, t in enumerate(leaves)]
         return self._tree_of(tree, [change(t) for t in leaves])
 
     def _inputs(self, seed: int) -> tuple[Any, list[Any]]:

@@ -34,7 +34,7 @@ from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.runner import Code, Op, Source, kept_answers
 from pike_hpc.evaluate.statistics import Estimate, StopRule
-from pike_hpc.records import EvalRequest, EvalStatus, Tier
+from pike_hpc.records import EvalRequest, EvalStatus
 
 FOLLOWS = 0.03
 """Part of what changed weights change that an answer may be off by."""
@@ -42,7 +42,7 @@ KEPT_K = 2.0
 """Times a tier's limit, and a fresh model's error, that the living one is off by where it keeps
 some of the weights that it had."""
 RANGE_S = 5.0
-"""Beyond what loading and the first call took: for an answer to an input beyond the task's."""
+"""Beyond what loading and the first call took: for each answer to an input beyond the task's."""
 PROFILE_S, PROFILE_CALL_MS = 5.0, 1000.0
 """How long a candidate may profile itself, and from when on a call is too slow to be repeated."""
 WHOLE_FOLLOWS = 0.25
@@ -161,6 +161,7 @@ class Examiner:
             solitude.company,
             checks=self._spot_checks(),
             bounded=bounded,
+            goes_on=bool(self._exam.in_turn),
             pages_fault=self._truth.device.type == "cpu",
             spun=spun,
         )
@@ -188,7 +189,7 @@ class Examiner:
 
     def _spot_checks(self) -> int:
         """How many timed calls are held against float64 afterwards."""
-        if self._truth.legacy or self._truth.large:
+        if self._truth.legacy or self._truth.large or self._exam.in_turn:
             return 0
         pair_bytes = buffer_bytes(self._truth.frame.input_slots) + buffer_bytes(self._slots)
         return most_of(pair_bytes, self._exam.cost_s / len(self._exam.inputs))
@@ -226,22 +227,26 @@ class Examiner:
             )
 
     def look_beyond(self) -> None:
-        """Ask it an input beyond the task's own: a tag where it is lost there.
+        """Ask it inputs beyond the task's own: a tag where it is lost at one of them.
 
         No reason for a refusal, however it fails; what the tag says must hold, so at the coarser
         tiers only where such a precision can be right.
         """
-        wide = self._exam.wide
-        if wide is None or not (wide.coarse_too or self._outcome.tier is Tier.FP32):
+        wide, tier = self._exam.wide, self._outcome.tier
+        looks = () if wide is None else wide.asked_of(tier)
+        if not looks:
             return
-        self._link.allow(RANGE_S + 2 * (self._outcome.load_s + self._outcome.first_call_s))
+        given_s = len(looks) * RANGE_S + 2 * (self._outcome.load_s + self._outcome.first_call_s)
+        self._link.allow(given_s)
         try:
             if not self._as_first:
                 by_state = self._truth.by is WeightsBy.STATE
                 self._load(self._truth.weights, Source.STATE if by_state else Source.SEED)
             # A usual one first: what it keeps of its inputs is kept then.
             call(self._link, self._truth, self._exam.inputs[0])
-            lost = wide.grossly_wrong(call(self._link, self._truth, wide.packed)[0])
+            answers = (call(self._link, self._truth, look.packed)[0] for look in looks)
+            pairs = zip(looks, answers, strict=True)
+            lost = any(look.grossly_wrong(answer, tier) for look, answer in pairs)
         except (RunnerFailed, NeedSeed):
             lost = True
         if lost:

@@ -302,3 +302,125 @@ def test_beside_levels_that_hide_it_bfloat16_is_not_taken_for_float32():
     assert found.limits[0][Tier.TF32] < off
     plain = yardstick_of("return q * k + v")
     assert plain.limits[0][Tier.FP32] == 1e-5
+
+
+FAINT_STEP = """
+import time
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        around = x.roll(1, -1) + x.roll(-1, -1) - 2 * x
+        {body}
+
+
+def get_inputs():
+    return [torch.randn(4, 64, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+DIFFUSES = "return x + {} * around"
+GROWS = (
+    "size = torch.logspace(0, 6, 64)[:, None]\n"
+    "        return size * x + (x @ x.mT).sin() @ x / 8, x.sum(0)"
+)
+"""Of the sum's second term nothing is seen but in its first rows."""
+
+
+def step_of(body, **options):
+    return yardstick_of(body, source=FAINT_STEP, **options)
+
+
+def test_an_input_that_is_nearly_the_answer_ends_half_nearer():
+    found = step_of(DIFFUSES.format(0.002))
+    assert found.admission.admitted, found.admission.reason
+    mutants = found.admission.mutants
+    assert 2e-3 < mutants["addend_skipped"] <= mutants["input_returned"] < 0.01
+    assert found.admission.limits["half"] == pytest.approx(mutants["addend_skipped"] / 2, rel=0.01)
+    assert found.admission.limits["fp32"] == 1e-5
+
+
+def test_a_sum_of_which_one_term_is_nearly_all_ends_half_nearer():
+    found = step_of("y = x @ x.mT / 8\n        return y + 1e-3 * (x @ y)").admission
+    assert found.admitted, found.reason
+    assert found.limits.get("half", 0.0) < found.mutants["addend_skipped"] < 0.01
+    assert found.limits["fp32"] == 1e-5
+
+
+def test_what_does_nothing_is_no_wrong_answer():
+    found = step_of(DIFFUSES.format(2e-6))
+    assert found.admission.admitted, found.admission.reason
+    assert set(found.admission.limits) == {"fp32", "tf32", "half"}
+    assert not {"addend_skipped", "input_returned"} & set(found.admission.mutants)
+
+
+def test_one_term_is_held_to_its_stretches_as_candidates_are():
+    found = step_of(GROWS)
+    assert found.admission.admitted, found.admission.reason
+    assert 1e-3 < found.admission.mutants["addend_skipped"] < 0.1
+
+
+def test_an_input_is_given_in_one_output_at_a_time():
+    found = step_of("y = x + 0.002 * around\n        return y, (x @ x.mT).sin() @ x")
+    assert found.limits[0][Tier.HALF] < 0.005
+    assert found.limits[1][Tier.HALF] >= CAP
+
+
+def test_terms_are_not_tried_where_calls_take_long_and_nothing_of_it_in_legacy_tasks():
+    slow = step_of(WORKS + DIFFUSES.format(0.1)).admission
+    assert "input_returned" in slow.mutants
+    assert "addend_skipped" not in slow.mutants
+    legacy = step_of(DIFFUSES.format(0.1), variant=Variant.LEGACY).admission
+    assert not {"addend_skipped", "input_returned"} & set(legacy.mutants)
+
+
+GATED = """
+import torch
+import torch.nn as nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.up, self.down = nn.Linear(32, 32), nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        return torch.lerp(self.mix(x), self.down(self.up(x).relu()), PART)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def get_inputs():
+    return [torch.randn(512, 32)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "tiers"),
+    [("1e-7", {"fp32", "tf32", "half"}), ("0.006", {"fp32", "tf32"}), ("0.5", None)],
+)
+def test_a_part_of_all_blocks_left_out_drops_half_alone(part, tiers):
+    with truth_of("", source=GATED.replace("PART", part)) as (truth, task):
+        found = admit(truth, task.digest).admission
+    assert found.admitted, found.reason
+    assert set(found.limits) == (tiers or {"fp32", "tf32", "half"})
+    assert ("part_skipped" in found.inadmissible.get("half", "")) == (part == "0.006")
+    assert found.mutants["part_skipped"] > found.limits["fp32"]

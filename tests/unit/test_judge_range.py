@@ -5,11 +5,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402
-from pike_hpc.evaluate.judge_range import FACTOR, wide_range  # noqa: E402
+from pike_hpc.evaluate.judge_moves import FACTOR, MILD  # noqa: E402
+from pike_hpc.evaluate.judge_range import wide_range  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_signal import Signal  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
-from pike_hpc.records import Task  # noqa: E402
+from pike_hpc.records import Task, Tier  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -22,7 +23,7 @@ import torch.nn as nn
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(16, 32)
+        self.fc, self.rnn = nn.Linear(16, 32), nn.LSTM(16, 32)
 
     def forward(self, x, *more):
         {body}
@@ -39,7 +40,7 @@ def get_init_inputs():
 
 @pytest.fixture
 def of():
-    """`of(body, inputs) -> Truth, WideRange | None`, of a task with such a forward."""
+    """`of(body, inputs) -> Truth, looks by name`, of a task with such a forward."""
     made = []
 
     def make(body, inputs="torch.randn(8, 16)"):
@@ -47,47 +48,151 @@ def of():
         task = Task(suite="tests", id="1", name="tiny", source=source)
         truth = Truth(build(task), WeightsBy.STATE, torch.device("cpu"), Secrets(b"key"))
         made.append(truth)
-        return truth, wide_range(truth, Signal(truth))
+        signal = Signal(truth)
+        signal.call_s = 0.0  # however busy this machine is
+        wide = wide_range(truth, signal)
+        return truth, {look.name: look for look in wide.looks} if wide else {}
 
     yield make
     for truth in made:
         truth.close()
 
 
+def inputs_of(truth, look):
+    """Inputs of a look, and what they were before they were moved."""
+    packed = look.packed, truth.pack(truth.range_seeds[0])
+    return (views(truth.frame.input_slots, each) for each in packed)
+
+
+def is_lost(look, *answer, tier=Tier.HALF):
+    return look.grossly_wrong(answer, tier)
+
+
 def test_the_input_is_larger_and_its_truth_its_own(of):
-    truth, wide = of("return torch.softmax(self.fc(x), 1)")
-    (x,) = views(truth.frame.input_slots, wide.packed)
-    (plain,) = views(truth.frame.input_slots, truth.pack(truth.range_seeds[0]))
+    truth, looks = of("return torch.softmax(self.fc(x), 1)")
+    (x,), (plain,) = inputs_of(truth, looks["larger"])
     assert torch.equal(x, FACTOR * plain)
     with torch.inference_mode():
         scores = truth.model.fc(x).double()
-    assert not wide.grossly_wrong([torch.softmax(scores, 1)])
+    assert not is_lost(looks["larger"], torch.softmax(scores, 1))
     overflowed = torch.exp(scores.float())
-    assert wide.grossly_wrong([overflowed / overflowed.sum(1, keepdim=True)])
-    assert wide.grossly_wrong([torch.zeros(8, 32)])
+    assert is_lost(looks["larger"], overflowed / overflowed.sum(1, keepdim=True))
+    assert is_lost(looks["larger"], torch.zeros(8, 32))
 
 
-def test_answers_to_plain_inputs_stay_what_they_were(of):
-    truth, _ = of("return self.fc(x)")
-    before = truth.natively(7)
-    with truth.moved(lambda number, leaf: leaf * FACTOR):
-        assert not torch.allclose(truth.natively(7)[0], before[0])
-    assert torch.equal(truth.natively(7)[0], before[0])
+@pytest.mark.parametrize(
+    ("divided_by", "tiers"),
+    [(0.01, {Tier.FP32, Tier.HALF}), (2e-4, {Tier.FP32})],
+    ids=["grossly", "finely"],
+)
+def test_what_is_cold_for_usual_inputs_is_not_for_smaller_ones(of, divided_by, tiers):
+    body = f"return {divided_by} * torch.logsumexp(self.fc(x) / {divided_by}, 1)"
+    truth, looks = of(body, "torch.randn(512, 16)")
+    (x,), (plain,) = inputs_of(truth, looks["smaller"])
+    assert torch.equal(x, plain / FACTOR)
+    with torch.no_grad():
+        scores = truth.model.fc(x)
+    right = divided_by * torch.logsumexp(scores / divided_by, 1)
+    for tier in (Tier.FP32, Tier.HALF):
+        assert not is_lost(looks["smaller"], right, tier=tier)
+        assert is_lost(looks["smaller"], scores.amax(1), tier=tier) is (tier in tiers)
+
+
+def test_a_last_digit_is_nobodys_fault_where_a_level_hides_the_signal(of):
+    truth, looks = of("return 100 + (x * 4096).round() / 4096")
+    (x,), _ = inputs_of(truth, looks["smaller"])
+    answer = 100 + (x * 4096).round() / 4096  # without any error
+    next_number = torch.nextafter(answer, torch.tensor(torch.inf))
+    assert not is_lost(looks["smaller"], next_number, tier=Tier.FP32)
+    assert is_lost(looks["smaller"], answer + 0.01, tier=Tier.FP32)
+
+
+def test_numbers_of_one_sign_are_moved_mildly_and_others_beside_them_more(of):
+    truth, looks = of("return self.fc(x * more[0])", "torch.rand(8, 16), torch.randn(16)")
+    for name, powers in (("larger", (MILD, FACTOR)), ("smaller", (1 / MILD, 1 / FACTOR))):
+        for x, plain, by in zip(*inputs_of(truth, looks[name]), powers, strict=True):
+            assert torch.equal(x, by * plain)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "(torch.rand(8, 16) > 0.5).float()",
+        "torch.randint(0, 2, (8, 16)) * 2.0 - 1",
+        "torch.randint(0, 9, (8, 16))",
+        "torch.rand(8, 16) > 0.5",
+    ],
+    ids=["a mask", "either of two", "integers", "booleans"],
+)
+def test_beside_others_whole_numbers_stay(of, labels):
+    truth, looks = of("return self.fc(x * more[0])", f"torch.rand(8, 16), {labels}")
+    assert looks.keys() == {"larger", "smaller", "coarser"}
+    for look in looks.values():
+        (x, other), (plain, was) = inputs_of(truth, look)
+        assert torch.equal(other, was)
+        assert not torch.equal(x, plain)
+
+
+def test_coarse_inputs_are_alike(of):
+    truth, looks = of("y = self.fc(x)\n        return y * (x == x.amax(0)).sum()")
+    (x,), (plain,) = inputs_of(truth, looks["coarser"])
+    assert len(x.unique()) < 64 < len(plain.unique()) == 128
+    assert float(((x - plain) / plain).abs().max()) <= 0.25
+    with torch.no_grad():
+        scores = truth.model.fc(x)
+    assert not is_lost(looks["coarser"], scores * (x == x.amax(0)).sum())
+    assert is_lost(looks["coarser"], scores * 16)
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ("return self.fc(x.sort(1).values)", True),
+        ("return self.fc(x.topk(16).values)", True),
+        ("return self.fc(x) * (1 + x.argmax(0).float())[0]", False),
+        ("v, i = x.sort(1)\n        return self.fc(v + i / 9)", False),
+        ("s = x.abs().amax() / 7\n        return s * (x / s).round()", False),
+        ("return (x * 3).round() / 3", False),
+    ],
+    ids=["sorted", "largest", "the first of all", "an order", "rounded", "rounded halves"],
+)
+def test_of_ties_nobody_is_told_which_to_choose_nor_how_to_round(of, body, asked):
+    assert ("coarser" in of(body, "torch.randn(64, 16)")[1]) is asked
+
+
+def test_of_many_numbers_one_input_alone_is_asked(of):
+    many = "torch.zeros(2**27, dtype=torch.int8)"
+    assert of("return self.fc(x)", f"torch.randn(8, 16), {many}")[1].keys() == {"larger"}
+
+
+def test_what_is_called_input_is_not_what_puts(of):
+    assert "larger" in of("return self.rnn(x)[0]")[1]
 
 
 @pytest.mark.parametrize(
     ("body", "inputs"),
     [
-        ("return self.fc(x)", "torch.rand(8, 16)"),
         ("return self.fc(x.float() / 9)", "torch.randint(-9, 9, (8, 16))"),
         ("return self.fc(x)[:, (x[0].abs() * 4).long().clamp(0, 31)]", "torch.randn(8, 16)"),
-        ("return torch.exp(self.fc(x))", "torch.randn(8, 16)"),
-        ("return torch.sin(3e4 * self.fc(x))", "torch.randn(8, 16)"),
     ],
-    ids=["of one sign", "integers", "indices", "overflows itself", "wrong itself"],
+    ids=["integers", "indices"],
 )
 def test_where_the_reference_tells_nothing_nothing_is_asked(of, body, inputs):
-    assert of(body, inputs)[1] is None
+    assert not of(body, inputs)[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("return torch.exp(self.fc(x))", "larger"),
+        ("return torch.sin(3e4 * self.fc(x))", "larger"),
+        ("return 1e6 + self.fc(x)", "smaller"),
+        ("return torch.log((x[:1, :1] - x[1:]).abs())", "coarser"),
+    ],
+    ids=["overflows itself", "wrong itself", "hidden by a level", "not finite"],
+)
+def test_one_input_tells_nothing_and_others_do(of, body, name):
+    assert name not in of(body)[1]
 
 
 @pytest.mark.parametrize(
@@ -99,25 +204,36 @@ def test_where_the_reference_tells_nothing_nothing_is_asked(of, body, inputs):
     ids=["a number", "zeros"],
 )
 def test_what_every_draw_has_is_moved_and_nothing_else(of, constant, moved):
-    truth, wide = of("return self.fc(x * (1 + more[0]))", f"torch.randn(8, 16), {constant}")
-    x, other = views(truth.frame.input_slots, wide.packed)
-    plain, was = views(truth.frame.input_slots, truth.pack(truth.range_seeds[0]))
+    truth, looks = of("return self.fc(x * (1 + more[0]))", f"torch.randn(8, 16), {constant}")
+    look = looks["otherwise"]
+    (x, other), (plain, was) = inputs_of(truth, look)
     assert torch.equal(x, plain)
     assert moved(other) > 0.2
     with torch.no_grad():
         right, kept = (truth.model(x, which).double() for which in (other, was))
-    assert not wide.grossly_wrong([right])
-    assert wide.grossly_wrong([kept])
+    assert not is_lost(look, right)
+    assert is_lost(look, kept)
 
 
 @pytest.mark.parametrize("constant", ["torch.tensor(3)", "torch.ones(16).bool()", "torch.rand(16)"])
 def test_whole_numbers_and_what_is_drawn_are_not_moved(of, constant):
-    assert of("return self.fc(x * (1 + more[0]))", f"torch.randn(8, 16), {constant}")[1] is None
+    looks = of("return self.fc(x * (1 + more[0]))", f"torch.randn(8, 16), {constant}")[1]
+    assert looks
+    assert "otherwise" not in looks
 
 
 @pytest.mark.parametrize(
-    ("body", "coarse"), [("return self.fc(x)", True), ("return torch.sin(self.fc(x))", False)]
+    ("body", "coarse"),
+    [
+        ("return self.fc(x)", {"larger", "smaller", "coarser"}),
+        ("return torch.sin(self.fc(x))", {"smaller", "coarser"}),
+        ("return torch.sin(x)", {"smaller", "coarser"}),
+        ("return 1 + self.fc(x)", {"larger", "coarser"}),
+        ("return (x / 8) ** 4", {"larger", "coarser"}),
+    ],
+    ids=["kept", "of products", "of each number", "beside a level", "small powers"],
 )
 def test_a_precision_that_is_lost_there_is_not_asked(of, body, coarse):
-    _, wide = of(body)
-    assert wide.coarse_too is coarse
+    looks = of(body)[1]
+    assert {name for name, look in looks.items() if look.coarse_too} == coarse
+    assert looks.keys() == {"larger", "smaller", "coarser"}

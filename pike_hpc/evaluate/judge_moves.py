@@ -1,0 +1,149 @@
+"""Other inputs in the place of a task's own: larger, smaller, coarser, or a constant that is moved.
+
+What a task draws hides what a program leaves out: a polynomial is a function on [0, 1], a cold
+softmax is a maximum, numbers drawn at random are never alike, and who divides by a sum of one need
+not. What would mean something else stays: beside other inputs whole numbers are labels and masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+FACTOR = 64.0
+"""A power of two, so that scaling rounds nothing; exp overflows for most models that use it."""
+
+MILD = 4.0
+"""The same of numbers of one sign: probabilities, variances, distances. Most of what is a function
+of such inputs is none of ones 64 times as large."""
+
+OTHER, ANEW = 2.0, 0.5
+"""What a constant input is multiplied by, and the deviation of what replaces one of zeros."""
+
+BITS = 2
+"""Significant bits of coarse inputs: of a hundred such many are alike, and every format has
+them."""
+
+NUDGES = 1 + 2.0**-9, 1 - 2.0**-10
+"""Multiples of coarse inputs that are as much alike: who rounds them does not depend on that."""
+
+Move = Callable[[int, torch.Tensor], torch.Tensor]
+"""Another tensor in the place of an input's leaf, given the leaf's number."""
+
+
+HEAD = 1024
+"""Numbers of an input that mostly tell whether all of them are whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What two draws tell of one leaf of the inputs."""
+
+    is_float: bool
+    both_signs: bool
+    whole: bool
+    """Whether it holds whole numbers alone."""
+    same: bool
+    """Whether it is the same in both."""
+    zeros: bool
+
+    @property
+    def may_be_any(self) -> bool:
+        """Whether other numbers mean the same there: those of labels and masks do not."""
+        return self.is_float and not self.whole
+
+    @property
+    def is_drawn(self) -> bool:
+        """The same of what is another one in every draw."""
+        return self.may_be_any and not self.same
+
+
+def kinds_of(first: Iterable[torch.Tensor], second: Iterable[torch.Tensor]) -> tuple[Kind, ...]:
+    """What two draws tell, leaf by leaf."""
+    return tuple(_kind(one, other) for one, other in zip(first, second, strict=True))
+
+
+def larger(kinds: Sequence[Kind]) -> Move | None:
+    """Makes inputs larger; None where that means nothing."""
+    all_whole = not any(kind.may_be_any for kind in kinds)
+    return _scaled(
+        {
+            i: FACTOR if kind.both_signs else MILD
+            for i, kind in enumerate(kinds)
+            if (kind.both_signs and (all_whole or kind.may_be_any)) or kind.is_drawn
+        }
+    )
+
+
+def smaller(kinds: Sequence[Kind]) -> Move | None:
+    """Makes inputs smaller, but for whole numbers; None where that means nothing."""
+    return _scaled(
+        {
+            i: 1 / FACTOR if kind.both_signs else 1 / MILD
+            for i, kind in enumerate(kinds)
+            if kind.is_drawn
+        }
+    )
+
+
+def coarser(kinds: Sequence[Kind]) -> Move | None:
+    """Rounds inputs, so that there are ties; None where nothing is to be rounded."""
+    numbers = frozenset(i for i, kind in enumerate(kinds) if kind.is_drawn)
+    return (lambda i, leaf: _rounded(leaf) if i in numbers else leaf) if numbers else None
+
+
+def otherwise(kinds: Sequence[Kind]) -> Move | None:
+    """Moves what is the same in every draw; None where nothing is."""
+    zeros = {i: kind.zeros for i, kind in enumerate(kinds) if kind.is_float and kind.same}
+    if not zeros:
+        return None
+
+    def move(number: int, leaf: torch.Tensor) -> torch.Tensor:
+        if number not in zeros:
+            return leaf
+        if not zeros[number]:
+            return leaf * OTHER
+        drawn = torch.Generator().manual_seed(number)
+        return (ANEW * torch.randn(leaf.shape, generator=drawn)).to(leaf)
+
+    return move
+
+
+def nudged(move: Move, by: float) -> Move:
+    """A move, and then all that it moves a little larger or smaller."""
+
+    def nudge(number: int, leaf: torch.Tensor) -> torch.Tensor:
+        moved = move(number, leaf)
+        return moved if moved is leaf else moved * by
+
+    return nudge
+
+
+def _kind(one: torch.Tensor, other: torch.Tensor) -> Kind:
+    is_float = one.is_floating_point()
+    return Kind(
+        is_float=is_float,
+        both_signs=is_float and bool((one < 0).any() & (one > 0).any()),
+        whole=not is_float or (_is_whole(one.flatten()[:HEAD]) and _is_whole(one)),
+        same=torch.equal(one, other),
+        zeros=not bool(one.any()),
+    )
+
+
+def _is_whole(numbers: torch.Tensor) -> bool:
+    return torch.equal(numbers, numbers.round())
+
+
+def _scaled(factors: Mapping[int, float]) -> Move | None:
+    if not factors:
+        return None
+    return lambda i, leaf: leaf * factors[i] if i in factors else leaf
+
+
+def _rounded(leaf: torch.Tensor) -> torch.Tensor:
+    wide = leaf.double() if leaf.dtype is torch.float64 else leaf.float()
+    mantissa, exponent = torch.frexp(wide)
+    coarse = torch.ldexp((mantissa * 2**BITS).round() / 2**BITS, exponent)
+    return torch.where(wide.isfinite(), coarse, wide).to(leaf)
