@@ -100,18 +100,21 @@ class Stopwatch:
         *,
         checks: int = 0,
         bounded: bool = False,
+        goes_on: bool = False,
         pages_fault: bool = False,
         spun: tuple[Collection[int], Collection[int]] = ((), ()),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The pair's stopwatch.
 
-        `pages_fault`: whether even slow programs become faster over their first calls. `spun`: the
-        cores that the judge and that the runners spin on, if they do.
+        `goes_on`: see `Side`. `pages_fault`: whether even slow programs become faster over their
+        first calls. `spun`: the cores that the judge and that the runners spin on, if they do.
         """
         self._clock, self._bounded, self._spun = clock, bounded, spun
         self._slow_calls = SLOW_PILOT_CALLS if pages_fault else 1
-        self._reference, self._candidate = Side(reference), Side(candidate)
+        self._reference, self._candidate = (
+            Side(link, goes_on=goes_on) for link in (reference, candidate)
+        )
         self._company, self._accompanied = company, False
         self._restless = 0
         """Blocks in which the candidate did not stop, or not stay so."""
@@ -196,17 +199,16 @@ class Stopwatch:
             if not told:  # only while there are few blocks: five such are too many
                 continue
             null = self._null(plan.calls)
-            found = estimate(told, null)
+            found, uneven = evened(estimate(told, null), told, null)
             spent_s = self._clock() - start - lost_s
             decision = decide(found, len(told), spent_s, rule)
             if decision.stop or worn:
-                even = evened(found, told, null)
                 tags = {
                     "early_stop": decision.early,
                     "noisy": worn or neighbours.noisy(),
-                    "uneven": even is not found,
+                    "uneven": uneven,
                 }
-                timed = replace(even, windows=found.windows * plan.calls)
+                timed = replace(found, windows=found.windows * plan.calls)
                 return timed, tuple(tag for tag, holds in tags.items() if holds)
 
     def _null(self, calls: int) -> Null:
@@ -257,6 +259,7 @@ class Stopwatch:
         self._warmth = window[0]
         slowest = 0.0
         for side in (self._reference, self._candidate):
+            side.before = window[0]  # neither side's first call is another one than its next
             found: list[float] = []
             while self._is_too_early(found):
                 found += side.run(window)
