@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from pike_hpc.evaluate.judge_operations import Operations
+from pike_hpc.evaluate.judge_operations import Operations, bare, place_of, tensors_in, writes
 
 _CHOICES = frozenset(
     {
@@ -18,6 +17,8 @@ _CHOICES = frozenset(
     }
 )
 """Operations that also tell where they found what: of ties any place is right."""
+_PLACES = frozenset({"argmax", "argmin", "argsort"})
+"""Those that tell nothing else."""
 
 
 class Rounded(Operations):  # type: ignore[no-untyped-call]
@@ -33,12 +34,12 @@ class Rounded(Operations):  # type: ignore[no-untyped-call]
         """Memory of this run: weights and their views are not to be written."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_memory(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        given = {place_of(t) for t in tensors_in((args, kwargs))}
         made = func(*args, **(kwargs or {}))
-        written = self._made if _writes(func) else frozenset()
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-                memory = _memory(leaf)
+        written = self._made if writes(func) else frozenset()
+        for leaf in tensors_in(made):
+            if leaf.is_floating_point():
+                memory = place_of(leaf)
                 if memory not in given or memory in written:
                     self._made.add(memory)
                     self._round(leaf)
@@ -57,18 +58,10 @@ class Unchosen(Operations):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        name = func.name().removeprefix("aten::").split(".")[0]
+        name = bare(func.name()).removeprefix("aten::")
         if name in _CHOICES:
-            for leaf in tree_leaves(made):
-                if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.int64:
-                    leaf.zero_()
+            # Beside what was found lies where; without a dimension there may be no place at all.
+            places = made[1:] if isinstance(made, tuple) else (made,) if name in _PLACES else ()
+            for place in places:
+                place.zero_()
         return made
-
-
-def _writes(func: Any) -> bool:
-    schema = getattr(func, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

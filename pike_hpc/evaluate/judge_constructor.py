@@ -22,6 +22,9 @@ def drawn_buffers(
 ) -> dict[str, torch.Tensor]:
     """Buffers that hold random numbers, as the second seed makes them: weights, and no tables.
 
+    Whole ones belong together, as an order and its inverse do: all of them or none, where another
+    seed's are more, or beyond what may be allowed there.
+
     Args:
         model: the reference.
         fresh: makes it of a seed.
@@ -31,7 +34,20 @@ def drawn_buffers(
     if not names:
         return {}
     first, second = (_named(fresh(seed), names) for seed in seeds)  # one model at a time
-    return {name: second[name] for name in names if not torch.equal(first[name], second[name])}
+    drawn = {name: second[name] for name in names if not torch.equal(first[name], second[name])}
+    whole = [n for n, t in drawn.items() if not (t.is_floating_point() or t.is_complex())]
+    if not all(_fits(first[n], drawn[n]) for n in whole):
+        return {n: t for n, t in drawn.items() if n not in whole}
+    return drawn
+
+
+def _fits(own: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether other whole numbers may stand there: as many, and none beyond where own ones end."""
+    plain = all(t.layout is torch.strided and not t.is_quantized for t in (own, other))
+    if not plain or own.shape != other.shape or not own.numel():
+        return False
+    ends, others = own.long().aminmax(), other.long().aminmax()
+    return bool(ends[0] <= others[0]) and bool(others[1] <= ends[1])
 
 
 def _named(model: nn.Module, names: Sequence[str]) -> dict[str, torch.Tensor]:

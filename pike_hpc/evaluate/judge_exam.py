@@ -65,6 +65,8 @@ class Exam:
     in_turn: tuple[list[torch.Tensor], ...]
     """Answers to the inputs one after another, where state stays; empty where nothing is put back
     between calls, or where the reference's own arithmetic goes astray by then."""
+    second_errors: tuple[float, ...]
+    """As `reference_errors`, of a second call that goes on from a first; else zeros."""
     cost_s: float
 
 
@@ -119,6 +121,7 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         scales.append(scale)
         errors.append(error)
         locals_.append(local)
+    second_errors = _errors_in_turn(paper, truth, reference, scales)
     return Exam(
         inputs=paper.inputs,
         truths=paper.truths,
@@ -129,28 +132,34 @@ def answer(paper: Paper, truth: Truth, reference: RunnerLink) -> Exam:
         wide=paper.wide,
         half_noise=paper.half_noise,
         aliased=aliased,
-        in_turn=paper.in_turn if _stays_right(paper, truth, reference, scales) else (),
+        in_turn=() if second_errors is None else paper.in_turn,
+        second_errors=second_errors or (0.0,) * len(scales),
         cost_s=paper.cost_s + time.monotonic() - start,
     )
 
 
-def _stays_right(
+def _errors_in_turn(
     paper: Paper, truth: Truth, reference: RunnerLink, scales: Sequence[LeafScale]
-) -> bool:
-    """Whether the reference's runner, whose state stays between inputs, is right all the same."""
+) -> tuple[float, ...] | None:
+    """Of the reference's runner, whose state stays between inputs, in its second call.
+
+    None where it does not stay right.
+    """
+    second = [0.0] * len(scales)
     for number, right in enumerate(paper.in_turn):
         try:
             found = call(reference, truth, paper.inputs[number], goes_on=number > 0)[0]
         except RunnerFailed as failed:
             if failed.kind != "code" or failed.code is Code.OUT_OF_MEMORY:
                 raise
-            return False
+            return None
         for i, slot in enumerate(truth.frame.output_slots):
             if is_float(slot):
                 off = compare(truth.near(found[i]), right[i], scales[i].signal).error
                 if not off <= ASTRAY * max(scales[i].limits.values(), default=0.0):
-                    return False
-    return True
+                    return None
+                second[i] = off if number == 1 else second[i]
+    return tuple(second)
 
 
 def call(

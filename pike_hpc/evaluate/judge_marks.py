@@ -50,6 +50,9 @@ USUAL_K, COARSE = 1.25, 0.14
 More than 1, since inputs differ and few numbers make a noisy RMS. An estimate moves from 0.147 on:
 half of the windows of 0.29 of the blocks."""
 
+MOST_MORE = 4.0
+"""A state that makes more of what is off than so many times as much has no other limits."""
+
 NOT_OFFERED = (
     ": tier half is not offered, for wrong answers are as near here as half precision is; a more "
     "precise program can be judged"
@@ -175,16 +178,18 @@ class Marker:
         """For timed outputs, which are compared with the reference runner's.
 
         Both sides may be off: the candidate by its tier's limit, the reference by its own. A
-        factor of two for inputs that are harder than the exam's.
+        factor of two for inputs that are harder than the exam's. Where each timed call goes on from
+        another, what is off in the state adds to it: as much more as it does of the reference's.
         """
         looser = None if self._truth.legacy else self._next(tier)
         limits, local, usual = [], [], []
         for i, error in enumerate(self._exam.reference_errors):
-            scale = self._exam.scales[i]
-            limit = scale.limits.get(tier, CAP)
-            limits.append(2 * (limit + error))
-            usual.append(USUAL_K * limit + 2 * error)
-            local.append(2 * (self._local_limit(i, tier) + LOCAL_K * error))
+            scale, second = self._exam.scales[i], self._exam.second_errors[i]
+            more = min(MOST_MORE, max(1.0, second / error)) if error > 0.0 else 1.0
+            limit, off = more * scale.limits.get(tier, CAP), max(error, second)
+            limits.append(2 * (limit + off))
+            usual.append(USUAL_K * limit + 2 * off)
+            local.append(2 * (more * self._local_limit(i, tier) + LOCAL_K * off))
         return Tolerance(
             scales=tuple(_as_seen_at(tier, scale) for scale in self._exam.scales),
             limits=tuple(limits),

@@ -6,6 +6,7 @@ written as functions is no module that could be left out.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,10 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from pike_hpc.evaluate.judge_mutants import LEAST_SHARE, Edit, spread
-from pike_hpc.evaluate.judge_operations import Operations
+from pike_hpc.evaluate.judge_operations import (
+    COPIES,
+    Operations,
+    bare,
+    is_dense,
+    place_of,
+    tensors_in,
+    written,
+)
 from pike_hpc.evaluate.judge_scores import without_fast_path
 
 MOST_ADDENDS = 12
@@ -26,13 +34,16 @@ MOST_ADDENDS = 12
 
 SUMS = frozenset({"aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::rsub"})
 
+MOST_LONGER = 4
+"""A loop may end by what it adds up: a call of so many times the operations has none that ends."""
+
+MOST_WORKS = 64
+"""Behind what a loop adds up lie as many as it took steps: so many are told apart."""
+
 MOVES = frozenset({"aten::roll", "aten::flip", "aten::cat", "aten::constant_pad_nd"})
 """They bring neighbours into place: who reads one has read them all."""
-COPIES = frozenset({"aten::_to_copy", "aten::copy_"})
-"""They do nothing, and have no tag that says so."""
-
-_TORCH = str(Path(torch.__file__).parent)
-_MODULES = str(Path(torch.__file__).parent / "nn")
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_MODULES = f"{_TORCH}nn{os.sep}"
 """Of torch's own code what stands for a task's: its layers add, too."""
 
 
@@ -101,7 +112,8 @@ def addend_edits(
                 continue
             rest = seen.needed(answer, {one.operation: one.without[other] for one in sums})
             if needed - rest >= LEAST_SHARE * needed:
-                found.append({f"{place}, its {said} term alone": _leaving(site, term)})
+                edit = _leaving(site, term, MOST_LONGER * seen.count)
+                found.append({f"{place}, its {said} term alone": edit})
     return {name: edit for edits in spread(found, MOST_ADDENDS) for name, edit in edits.items()}
 
 
@@ -143,9 +155,14 @@ class _Watching(Operations):  # type: ignore[no-untyped-call]
         self.rounds = False
         """Whether floating numbers became whole ones: of which places may be made."""
 
+    @property
+    def count(self) -> int:
+        """Operations so far."""
+        return len(self._made_of)
+
     def needed(self, answer: Any, instead: Mapping[int, frozenset[int]]) -> int:
         """Bytes that are moved for an answer, where some operations are made of something else."""
-        wanted = list(self._made_by(_tensors(answer)))
+        wanted = list(self._made_by(tensors_in(answer)))
         seen = set(wanted)
         while wanted:
             operation = wanted.pop()
@@ -156,29 +173,28 @@ class _Watching(Operations):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = _tensors((args, kwargs))
+        given = tensors_in((args, kwargs))
         works = frozenset[int]().union(*(self._behind(tensor) for tensor in given))
-        made_of, places = self._made_by(given), {_place(tensor) for tensor in given}
+        made_of = self._made_by(given)
         if terms := _terms(func, args):
             self._note(*terms)
         made = func(*args, **kwargs)
-        writes = getattr(getattr(func, "_schema", None), "is_mutable", True)
-        new = [t for t in _tensors(made) if writes or _place(t) not in places]  # others are views
+        new = written(func, given, made)
         works = self._after(func, works)
         for tensor in new:
-            self._works[_place(tensor)] = works
+            self._works[place_of(tensor)] = works
             if works:
-                self._makers[_place(tensor)] = len(self._made_of)
+                self._makers[place_of(tensor)] = len(self._made_of)
             else:
-                self._makers.pop(_place(tensor), None)
-            if func.name().split(".")[0] in COPIES and not tensor.is_floating_point():
+                self._makers.pop(place_of(tensor), None)
+            if bare(func.name()) in COPIES and not tensor.is_floating_point():
                 self.rounds |= any(source.is_floating_point() for source in given)
         self._made_of.append(made_of)
         self._moves_bytes.append(sum(t.numel() * t.element_size() for t in (*given, *new)))
         return made
 
     def _made_by(self, tensors: Sequence[torch.Tensor]) -> frozenset[int]:
-        places = (_place(tensor) for tensor in tensors)
+        places = (place_of(tensor) for tensor in tensors)
         return frozenset(self._makers[place] for place in places if place in self._makers)
 
     def _note(self, first: torch.Tensor, second: torch.Tensor) -> None:
@@ -193,22 +209,23 @@ class _Watching(Operations):  # type: ignore[no-untyped-call]
 
     def _after(self, func: Any, works: frozenset[int]) -> frozenset[int]:
         """Works behind what an operation makes of what these are behind of."""
-        name = func.name().split(".")[0]
+        name = bare(func.name())
         if name in MOVES:
             return frozenset(self._number("moved", work) for work in works)
-        if not works or name in COPIES or torch.Tag.pointwise in getattr(func, "tags", ()):
+        is_same = name in COPIES or torch.Tag.pointwise in getattr(func, "tags", ())
+        if not works or (is_same and len(works) <= MOST_WORKS):
             return works
         return frozenset({self._number("made", len(self._numbers))})
 
     def _behind(self, tensor: torch.Tensor) -> frozenset[int]:
         """Works behind a tensor: behind a part of a storage it is that part's own."""
-        place = _place(tensor)
+        place = place_of(tensor)
         if place in self._works:
             works = self._works[place]
         else:
             works = frozenset(() if place in self._stored else (self._number("given", place),))
         size_bytes = tensor.numel() * tensor.element_size()
-        if not _is_dense(tensor) or size_bytes == tensor.untyped_storage().nbytes():
+        if not is_dense(tensor) or size_bytes == tensor.untyped_storage().nbytes():
             return works
         part = tensor.storage_offset(), tensor.stride()
         return frozenset(self._number(part, work) for work in works)
@@ -218,26 +235,29 @@ class _Watching(Operations):  # type: ignore[no-untyped-call]
 
 
 class _Leaving(Operations):  # type: ignore[no-untyped-call]
-    """Leaves one term of what is added in a place."""
+    """Leaves one term of what is added in a place; raises RuntimeError in a call without end."""
 
-    def __init__(self, site: Site, term: int) -> None:
+    def __init__(self, site: Site, term: int, most: int) -> None:
         super().__init__()
-        self._site, self._term = site, term
+        self._site, self._term, self._left = site, term, most
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("it goes on and on")
         terms = _terms(func, args)
         if terms is None or _site() != self._site:
             return func(*args, **kwargs)
-        factors = _factors(func.name().split(".")[0], kwargs.get("alpha", 1))
+        factors = _factors(bare(func.name()), kwargs.get("alpha", 1))
         alone = terms[self._term] * factors[self._term]  # before it is written over
         return func(*args, **kwargs).copy_(alone)
 
 
-def _leaving(site: Site, term: int) -> Edit:
+def _leaving(site: Site, term: int, most: int) -> Edit:
     @contextmanager
     def edit() -> Iterator[None]:
-        with without_fast_path(), _Leaving(site, term):
+        with without_fast_path(), _Leaving(site, term, most):
             yield
 
     return edit
@@ -245,7 +265,7 @@ def _leaving(site: Site, term: int) -> Edit:
 
 def _terms(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Both terms of a sum of floating tensors of one shape; None of anything else."""
-    if func.name().split(".")[0] not in SUMS:
+    if bare(func.name()) not in SUMS:
         return None
     first, second = args[:2]
     if not (_is_plain(first) and _is_plain(second)) or first.shape != second.shape:
@@ -255,21 +275,8 @@ def _terms(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
 
 def _is_plain(term: Any) -> bool:
     """Whether it is a dense tensor of floating numbers."""
-    is_dense = torch.is_tensor(term) and _is_dense(term)
-    return is_dense and (term.is_floating_point() or term.is_complex())
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if torch.is_tensor(leaf)]
-
-
-def _place(tensor: torch.Tensor) -> int:
-    """Where its storage is; one of several has no one place."""
-    return tensor.untyped_storage().data_ptr() if _is_dense(tensor) else id(tensor)
+    plain = torch.is_tensor(term) and is_dense(term)
+    return plain and (term.is_floating_point() or term.is_complex())
 
 
 def _factors(name: str, alpha: float) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.judge_structure import ZEROS
-from pike_hpc.evaluate.judge_turned import has_both_signs, turn_signs
+from pike_hpc.evaluate.judge_turned import has_both_signs
 from pike_hpc.evaluate.runner import STATISTICS
 
 PROBE_SPREAD = 0.2
@@ -26,6 +26,12 @@ others' own size."""
 
 SLICE = 1 << 22
 """Numbers whose zeros are filled at a time: on a GPU each takes nine bytes meanwhile."""
+
+TURNED_BELOW = 0.157
+"""Of normal numbers one in eight is that near to zero."""
+
+COUNTS = "num_batches_tracked"
+"""No norm's constructor draws it, and to see that takes two more models."""
 
 MASKS = 100.0
 """No layer starts with numbers that large; what does is no weight."""
@@ -56,9 +62,10 @@ def scramble(
             is_number = value.is_floating_point() or value.is_complex()
             if is_number and (is_parameter or _is_weight(name, drawn)):
                 noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
-                value.mul_((1 + noise if is_parameter else noise.exp()).to(value))
+                factor = 1 + noise if is_parameter else noise.exp()
                 if has_both_signs(value):
-                    turn_signs(value, generator)
+                    factor[noise.abs() < TURNED_BELOW * PROBE_SPREAD] *= -1.0
+                value.mul_(factor.to(value))
                 learned = is_parameter and value.is_floating_point() and value.requires_grad
                 if learned and id(value) not in padded:
                     _fill_zeros(value, generator)
@@ -109,6 +116,7 @@ def tables(model: nn.Module) -> list[str]:
         if torch.is_tensor(value)
         and not isinstance(value, nn.Parameter)
         and not _is_weight(name, ())
+        and not name.endswith(COUNTS)
     ]
 
 

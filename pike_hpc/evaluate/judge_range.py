@@ -31,7 +31,7 @@ from pike_hpc.evaluate.judge_moves import (
     otherwise,
     smaller,
 )
-from pike_hpc.evaluate.judge_operations import Operations
+from pike_hpc.evaluate.judge_operations import ASSERTED, Operations
 from pike_hpc.evaluate.judge_signal import Leaves, Signal, scale
 from pike_hpc.evaluate.judge_truth import KEPT_BYTES, Truth
 from pike_hpc.evaluate.layout import buffer_bytes
@@ -54,19 +54,6 @@ _CHECKED = (
     *("bernoulli", "multinomial", "bincount", "assert"),
 )
 """Parts of names of operations that end a GPU's process where a number is out of their range."""
-
-_ASSERTED = frozenset(
-    {
-        "aten::_assert_async",
-        "aten::_assert_async.msg",
-        "aten::bernoulli",
-        "aten::bernoulli_.Tensor",
-        "aten::binary_cross_entropy",
-        "aten::multinomial",
-    }
-)
-"""Operations that do so for a number that no index is made of, mostly probabilities. With logits
-there are none."""
 
 _STRICT = ("assert", "bernoulli", "multinomial", "loss", "cross_entropy")
 """Those where the least step beyond may do so: not where a place is looked up."""
@@ -129,7 +116,8 @@ def wide_range(truth: Truth, signal: Signal) -> WideRange | None:
     if truth.legacy or not signal.cheap:
         return None
     slots = (*truth.frame.input_slots, *truth.frame.output_slots)
-    most = 1 if buffer_bytes(slots) > KEPT_BYTES else len(_PLANS)
+    # A device holds them twice as wide, as long as the task is warm.
+    most = max(1, min(len(_PLANS), KEPT_BYTES // max(1, 2 * buffer_bytes(slots))))
     looks: list[Look] = []
     try:
         if _runs(truth, truth.range_seeds[0], _CHECKED):
@@ -298,7 +286,7 @@ def checks_strictly(truth: Truth, seed: int) -> bool:
 
 def asserts(truth: Truth, seed: int) -> bool:
     """Whether a layer left out may end this process, if it has a GPU: a sigmoid before a loss."""
-    return not _ASSERTED.isdisjoint(_names(truth, seed))
+    return not ASSERTED.isdisjoint(_names(truth, seed))
 
 
 def _runs(truth: Truth, seed: int, parts: Sequence[str]) -> bool:

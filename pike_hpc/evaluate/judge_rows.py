@@ -24,7 +24,7 @@ CALLS, CALLS_PART, SAME_PART = 2, 0.1, 1e-3
 more than such a part. The same row may in so many and such a part of all. Of 256 rows that are
 the nearest of 64 codes one is off in one to eight of ten thousand."""
 
-MOST_BYTES = 1 << 29
+MOST_BYTES = 1 << 27
 """Larger outputs are not looked at by rows, which takes copies of them."""
 
 

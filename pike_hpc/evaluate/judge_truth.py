@@ -39,7 +39,7 @@ from pike_hpc.evaluate.judge_weights import (
 )
 from pike_hpc.evaluate.judge_widen import WIDER, Choices, InDouble, Recording, default_dtype
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, untouched, watching
+from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, watching
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
 
@@ -307,9 +307,13 @@ class Truth:
 
     def _like_the_model(self) -> nn.Module:
         """Another model as it is, of whatever can't be copied; by STATE one seed makes them all."""
-        fresh = self._fresh(self._seed)
-        fresh.load_state_dict(self.model.state_dict())
-        return fresh
+        return self._again(self.model, self._seed)
+
+    def _again(self, called: nn.Module, seed: int) -> nn.Module:
+        """The same weights in a model that nobody called: what one made of others is old."""
+        model = self._fresh(seed)
+        model.load_state_dict(called.state_dict())
+        return model
 
     def _draw(self, seed: int) -> nn.Module:
         model = self._fresh(seed)
@@ -325,15 +329,16 @@ class Truth:
 
         scales = spread_constants(model, seed)
         lengthen_memory(model)
-        with untouched(model):
+        if scales and not self.large:  # which can't be made again
+            called = model
             turn_constants(
-                scales, lambda: model(*batches()[0]), torch.Generator().manual_seed(seed)
+                scales, lambda: called(*batches()[0]), torch.Generator().manual_seed(seed)
             )
+            model = self._again(called, seed)
         self.calibrated = settle_norms(model, batches)
         if sharpen_scores(model, lambda: model(*batches()[0])):
-            if not self.large:  # what it made of its weights when it was called is old
-                called, model = model, self._fresh(seed)
-                model.load_state_dict(called.state_dict())
+            if not self.large:
+                model = self._again(model, seed)
             calibrate(model, batches())
         try:
             settle(model)

@@ -61,3 +61,18 @@ def test_what_was_chosen_stays_and_where_it_was_is_not_known(choose):
         values, places = choose(x[[1, 0, 2, 3]])
     assert torch.equal(values, choose(x)[0])
     assert not places.any()
+
+
+@pytest.mark.parametrize(
+    ("choose", "right"),
+    [
+        (lambda x: x.sort()[0], [1, 2, 4]),
+        (lambda x: x.max(), 4),
+        (lambda x: x.argmax(), 0),
+        (lambda x: x.min(0)[0], 1),
+    ],
+    ids=["sort", "max", "argmax", "min"],
+)
+def test_whole_numbers_that_were_found_stay_as_well(choose, right):
+    with Unchosen():
+        assert choose(torch.tensor([1, 4, 2])).tolist() == right

@@ -139,6 +139,27 @@ class Buffers(nn.Module):
         self.register_buffer("kept", torch.rand(C) > 0.5)
 
 
+class Labels(nn.Module):
+    """Numbers of which others may be more, or mean nothing here."""
+
+    def __init__(self, fits):
+        super().__init__()
+        self.register_buffer("order", torch.randperm(C))
+        chosen = torch.rand(64) > 0.5
+        self.register_buffer("chosen", chosen if fits else chosen.nonzero())
+
+
+def test_whole_numbers_are_drawn_anew_where_all_of_them_fit():
+    for fits in (True, False):
+
+        def fresh(seed, fits=fits):
+            torch.manual_seed(seed)
+            return Labels(fits)
+
+        drawn = drawn_buffers(fresh(1), fresh, 1, 2)
+        assert drawn.keys() == ({"order", "chosen"} if fits else set())
+
+
 def test_tables_stay_what_they_are_and_weights_in_buffers_do_not():
     def fresh(seed):
         torch.manual_seed(seed)

@@ -61,6 +61,7 @@ def marker_of(
     by=WeightsBy.STATE,
     resets=False,
     chooses=False,
+    second=0.0,
 ):
     """A marker; where `make` makes truths of inputs, it can be asked about others."""
     exam = Exam(
@@ -74,6 +75,7 @@ def marker_of(
         half_noise=half,
         aliased=False,
         in_turn=(),
+        second_errors=(second,),
         cost_s=cost_s,
     )
     shape = tuple(truths[0].shape)
@@ -213,6 +215,19 @@ def test_a_stretch_that_is_dead_does_not_pass_while_timed(end):
     assert marker.broken_in_checks(found, Tier.HALF).startswith("a part of it is off by 7.1e-01")
     found = [[LeafError(error=1.9 * end, local=0.3, local_half=0.3)]]
     assert not marker.broken_in_checks(found, Tier.HALF)
+
+
+def test_a_second_call_may_be_off_by_what_a_state_makes_of_the_first_one_s_error():
+    truths = drawn(3, COUNT)
+    scale = LeafScale(signal=1.0, limits={Tier.FP32: 1e-5, Tier.HALF: 1e-2})
+    once, twice, far = (
+        marker_of(truths, scale, shipped=1e-6, second=second).tolerance(Tier.HALF)
+        for second in (0.0, 2e-6, 1e-3)
+    )
+    assert once.limits[0] == pytest.approx(2 * (1e-2 + 1e-6))
+    assert twice.limits[0] == pytest.approx(2 * (2e-2 + 2e-6))
+    assert twice.usual[0] == pytest.approx(1.25 * 2e-2 + 4e-6)
+    assert far.limits[0] == pytest.approx(2 * (4e-2 + 1e-3))
 
 
 @pytest.mark.parametrize("chooses", [True, False])

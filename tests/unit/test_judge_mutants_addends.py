@@ -1,11 +1,14 @@
 """Sums of a call: which are tried, and that an edit leaves the term that it says."""
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from pike_hpc.evaluate import judge_mutants_addends as addends  # noqa: E402
 from pike_hpc.evaluate.judge_mutants_addends import (  # noqa: E402
     MOST_ADDENDS,
     addend_edits,
@@ -157,3 +160,33 @@ def test_an_input_may_stand_for_an_answer_of_its_shape_and_kind():
     inputs = [torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long), torch.ones(3, 2)]
     answers = {0: torch.ones(2, 3), 2: torch.ones(3, 2).double(), 3: torch.ones(2, 3) * 1j}
     assert inputs_as_answers(inputs, answers) == [(0, 0), (2, 2)]
+
+
+def test_a_loop_that_a_sum_would_end_ends_without_it():
+    def until(x):
+        total, step = torch.zeros(()), mixed(x).abs().mean() / 200
+        y = x
+        while float(total) < 1.0:
+            total = total + step
+            y = y + mixed(y) / 100
+        return y
+
+    edits = addend_edits(lambda: until(X), [WEIGHT], on_gpu=False)
+    for edit in edits.values():
+        with edit(), contextlib.suppress(RuntimeError):
+            until(X)
+
+
+def test_a_long_loop_is_watched_at_the_cost_of_its_steps():
+    """Behind each step lie all those before it: told apart, they would be its square."""
+    gates = torch.rand(400, 64, generator=torch.Generator().manual_seed(2))
+
+    def scan(x):
+        h = mixed(x)[0]
+        for t in range(400):
+            h = gates[t] * h + (x[t % 64] @ WEIGHT)
+        return h
+
+    with addends._Watching(set()) as seen:
+        scan(X)
+    assert max(len(works) for works in seen._works.values()) <= addends.MOST_WORKS
