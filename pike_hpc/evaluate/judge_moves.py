@@ -38,7 +38,7 @@ HEAD = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class InputKind:
     """What two draws tell of one leaf of the inputs."""
 
     is_float: bool
@@ -60,12 +60,14 @@ class Kind:
         return self.may_be_any and not self.same
 
 
-def kinds_of(first: Iterable[torch.Tensor], second: Iterable[torch.Tensor]) -> tuple[Kind, ...]:
+def kinds_of(
+    first: Iterable[torch.Tensor], second: Iterable[torch.Tensor]
+) -> tuple[InputKind, ...]:
     """What two draws tell, leaf by leaf."""
     return tuple(_kind(one, other) for one, other in zip(first, second, strict=True))
 
 
-def larger(kinds: Sequence[Kind]) -> Move | None:
+def larger(kinds: Sequence[InputKind]) -> Move | None:
     """Makes inputs larger; None where that means nothing."""
     all_whole = not any(kind.may_be_any for kind in kinds)
     return _scaled(
@@ -77,7 +79,7 @@ def larger(kinds: Sequence[Kind]) -> Move | None:
     )
 
 
-def smaller(kinds: Sequence[Kind]) -> Move | None:
+def smaller(kinds: Sequence[InputKind]) -> Move | None:
     """Makes inputs smaller, but for whole numbers; None where that means nothing."""
     return _scaled(
         {
@@ -88,13 +90,13 @@ def smaller(kinds: Sequence[Kind]) -> Move | None:
     )
 
 
-def coarser(kinds: Sequence[Kind]) -> Move | None:
+def coarser(kinds: Sequence[InputKind]) -> Move | None:
     """Rounds inputs, so that there are ties; None where nothing is to be rounded."""
     numbers = frozenset(i for i, kind in enumerate(kinds) if kind.is_drawn)
     return (lambda i, leaf: _rounded(leaf) if i in numbers else leaf) if numbers else None
 
 
-def otherwise(kinds: Sequence[Kind]) -> Move | None:
+def otherwise(kinds: Sequence[InputKind]) -> Move | None:
     """Moves what is the same in every draw; None where nothing is."""
     zeros = {i: kind.zeros for i, kind in enumerate(kinds) if kind.is_float and kind.same}
     if not zeros:
@@ -121,9 +123,9 @@ def nudged(move: Move, by: float) -> Move:
     return nudge
 
 
-def _kind(one: torch.Tensor, other: torch.Tensor) -> Kind:
+def _kind(one: torch.Tensor, other: torch.Tensor) -> InputKind:
     is_float = one.is_floating_point()
-    return Kind(
+    return InputKind(
         is_float=is_float,
         both_signs=is_float and bool((one < 0).any() & (one > 0).any()),
         whole=not is_float or (_is_whole(one.flatten()[:HEAD]) and _is_whole(one)),

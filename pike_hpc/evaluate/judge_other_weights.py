@@ -13,6 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from pike_hpc.evaluate.correctness import rms
 from pike_hpc.evaluate.judge_structure import ZEROS
 from pike_hpc.evaluate.judge_turned import has_both_signs
 from pike_hpc.evaluate.runner import STATISTICS
@@ -91,9 +92,7 @@ def _fill_zeros(parameter: torch.Tensor, generator: torch.Generator) -> None:
     count = parameter.numel() - int(torch.count_nonzero(parameter))
     if count < max(1, ZEROS * parameter.numel()) or count == parameter.numel():
         return
-    finer = torch.promote_types(parameter.dtype, torch.float32)
-    norm = float(torch.linalg.vector_norm(parameter, dtype=finer))
-    own = norm / math.sqrt(parameter.numel() - count)
+    own = rms(parameter) * math.sqrt(parameter.numel() / (parameter.numel() - count))
     if not own < MASKS:
         return
     noise = FILLED * own * torch.randn(count, generator=generator)

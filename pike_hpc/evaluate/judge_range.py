@@ -22,7 +22,7 @@ from pike_hpc.evaluate.judge_arithmetic import Rounded, Unchosen
 from pike_hpc.evaluate.judge_memory import views
 from pike_hpc.evaluate.judge_moves import (
     NUDGES,
-    Kind,
+    InputKind,
     Move,
     coarser,
     kinds_of,
@@ -31,7 +31,7 @@ from pike_hpc.evaluate.judge_moves import (
     otherwise,
     smaller,
 )
-from pike_hpc.evaluate.judge_operations import ASSERTED, Operations
+from pike_hpc.evaluate.judge_operations import ASSERTED, Operations, bare
 from pike_hpc.evaluate.judge_signal import Leaves, Signal, scale
 from pike_hpc.evaluate.judge_truth import KEPT_BYTES, Truth
 from pike_hpc.evaluate.layout import buffer_bytes
@@ -137,7 +137,7 @@ class _Plan:
     """Of a look."""
 
     name: str
-    move: Callable[[Sequence[Kind]], Move | None]
+    move: Callable[[Sequence[InputKind]], Move | None]
     told: bool = False
     """Whether it counts only where it moves the answer."""
     fine: bool = False
@@ -290,7 +290,7 @@ def asserts(truth: Truth, seed: int) -> bool:
 
 
 def _runs(truth: Truth, seed: int, parts: Sequence[str]) -> bool:
-    names = {name.split(".")[0] for name in _names(truth, seed)}  # an overload may be called input
+    names = {bare(name) for name in _names(truth, seed)}  # an overload may be called input
     return any(part in name for name in names for part in parts)
 
 

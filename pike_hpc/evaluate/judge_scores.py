@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pike_hpc.evaluate.judge_operations import Operations
+from pike_hpc.evaluate.judge_operations import Operations, bare
 
 MASKED = 50.0
 """A score so far below the largest has no weight: it is masked, and stays so."""
@@ -35,7 +35,7 @@ class _Flat(Operations):  # type: ignore[no-untyped-call]
         self.changed = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.name().split(".")[0] in SOFTMAX:
+        if bare(func.name()) in SOFTMAX:
             flat = _flat(args[0], args[1])
             self.changed = self.changed or not torch.equal(flat, args[0])
             args = (flat, *args[1:])

@@ -8,9 +8,10 @@ given more weight, until some PICKED of all positions have most of the weight.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from pike_hpc.evaluate.judge_operations import Operations
+from pike_hpc.evaluate.judge_operations import Operations, bare
 from pike_hpc.evaluate.judge_scores import FUSED, MASKED, SOFTMAX, without_fast_path
-from pike_hpc.evaluate.runner import untouched
+from pike_hpc.evaluate.runner import STATE_BYTES, State
 
 PICKED = 16.0
 """Positions that share most of the weight where scores are normal numbers: of n such, exp of them
@@ -85,7 +86,7 @@ class _Origins(Operations):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func.name().split(".")[0]
+        name = bare(func.name())
         given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         plain = [t for t in given if t in self._plain]
         weighs = [w for t in given if (w := self._weighs.get(t)) is not None]
@@ -158,7 +159,7 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     """
     weights = {id(p): p for p in model.parameters()}
     # What a call leaves in the model is no part of its weights, nor in anybody's runner.
-    with untouched(model):
+    with _put_back(model):
         gains = gains_of(model, call)
     if not gains:
         return 0
@@ -167,11 +168,21 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     with torch.no_grad():
         for weight, gain in gains.items():
             weights[weight].mul_(gain)
-        with untouched(model):
+        with _put_back(model):
             stands = _finite(call())
         for weight, before in kept.items() if not stands else ():
             weights[weight].copy_(before)
     return len(gains) if stands else 0
+
+
+@contextlib.contextmanager
+def _put_back(model: nn.Module) -> Iterator[None]:
+    state = State(model) if State.size_bytes(model) <= STATE_BYTES else None
+    try:
+        yield
+    finally:
+        if state is not None:
+            state.restore()
 
 
 def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:

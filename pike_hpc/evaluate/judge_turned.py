@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pike_hpc.evaluate.correctness import rms
 from pike_hpc.evaluate.judge_operations import (
     ASSERTED,
     COPIES,
@@ -131,7 +132,7 @@ class _Call:
     """What a call looked like."""
 
     size: float
-    """Root mean square of what it answered."""
+    """Of what it answered: of each output the root mean square, all together."""
     largest: float
     may_end_it: bool
 
@@ -164,14 +165,9 @@ def _watched(call: Callable[[], Any]) -> _Call | None:
         with torch.no_grad(), without_fast_path(), _Sizes() as seen:
             answer = call()
         numbers = [t for t in tensors_in(answer) if t.is_floating_point() or t.is_complex()]
-        norms = [float(torch.linalg.vector_norm(t, dtype=_finer(t))) for t in numbers if t.numel()]
+        size = math.hypot(*(rms(t) for t in numbers))
     except torch.OutOfMemoryError:
         raise
     except Exception:  # whatever a forward does that knows no such signs, or no modes
         return None
-    size = math.sqrt(sum(x * x for x in norms) / max(1, sum(t.numel() for t in numbers)))
     return _Call(size, seen.largest, seen.may_end_it) if 0.0 < size < math.inf else None
-
-
-def _finer(values: torch.Tensor) -> torch.dtype:
-    return torch.promote_types(values.dtype, torch.float32)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pike_hpc.evaluate.correctness import rms
 from pike_hpc.evaluate.judge_other_weights import FILLED, PROBE_SPREAD
 from pike_hpc.evaluate.judge_structure import structure_of
 from pike_hpc.evaluate.judge_turned import gains_of_norms, turn_signs
@@ -135,9 +136,7 @@ def _hidden(parameter: torch.Tensor) -> float:
     """By how much a matrix has to be spread that hides what it does; 0 where it hides nothing."""
     if parameter.dim() < 2:
         return 0.0
-    finer = torch.promote_types(parameter.dtype, torch.float32)
-    norm = float(torch.linalg.vector_norm(parameter, dtype=finer))
-    own, usual = norm / math.sqrt(parameter.numel()), math.sqrt(len(parameter) / parameter.numel())
+    own, usual = rms(parameter), math.sqrt(len(parameter) / parameter.numel())
     if own < NEGLIGIBLE * usual:
         return min(BIAS_SPREAD, usual)
     zeros = parameter.numel() - int(torch.count_nonzero(parameter))

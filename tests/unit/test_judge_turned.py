@@ -75,6 +75,17 @@ def test_a_scale_turns(kind, x):
     assert (parameter < 0).any()
 
 
+def test_a_single_scale_is_as_often_turned_as_not():
+    negative = 0
+    for seed in range(40):
+        scale = nn.Parameter(torch.tensor(1.0))
+        turn_constants(
+            [scale], lambda s=scale: s * torch.ones(8), torch.Generator().manual_seed(seed)
+        )
+        negative += bool(scale < 0)
+    assert 10 <= negative <= 30
+
+
 def test_of_several_those_turn_that_may(x):
     gain, root = scale(), scale()
     assert turn_constants([root, gain], lambda: x * gain * root.sqrt(), made()) == 1

@@ -23,7 +23,7 @@ from .protocol import (
     kept_answers,
 )
 from .serve import main
-from .state import STATE_BYTES, State, untouched
+from .state import STATE_BYTES, State
 from .trees import unflatten
 from .weights import Hands, layers_made, unwritten, watching
 
@@ -55,7 +55,6 @@ __all__ = [
     "main",
     "slots_of",
     "unflatten",
-    "untouched",
     "unwritten",
     "watching",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -78,17 +77,6 @@ class State:
             contents.restore()
         for module, name, value in self._kept:
             setattr(module, name, value)
-
-
-@contextlib.contextmanager
-def untouched(model: torch.nn.Module) -> Iterator[None]:
-    """Have calls inside leave nothing in the model, unless it holds too much to be copied."""
-    state = State(model) if State.size_bytes(model) <= STATE_BYTES else None
-    try:
-        yield
-    finally:
-        if state is not None:
-            state.restore()
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
