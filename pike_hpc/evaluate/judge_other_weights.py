@@ -39,7 +39,11 @@ MASKS = 100.0
 
 
 def scramble(
-    model: nn.Module, seed: int, drawn: Mapping[str, torch.Tensor] = MappingProxyType({})
+    model: nn.Module,
+    seed: int,
+    drawn: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    *,
+    turns: bool = True,
 ) -> None:
     """Change every parameter by about a fifth, and buffers that are weights by a positive factor.
 
@@ -54,6 +58,7 @@ def scramble(
         model: is changed.
         seed: of the changes.
         drawn: buffers that hold random numbers, as they are for another seed.
+        turns: whether signs turn: not every matrix may be any.
     """
     generator = torch.Generator().manual_seed(seed)
     padded = with_padding(model)
@@ -64,7 +69,7 @@ def scramble(
             if is_number and (is_parameter or _is_weight(name, drawn)):
                 noise = PROBE_SPREAD * torch.randn(value.shape, generator=generator)
                 factor = 1 + noise if is_parameter else noise.exp()
-                if has_both_signs(value):
+                if turns and has_both_signs(value):
                     factor[noise.abs() < TURNED_BELOW * PROBE_SPREAD] *= -1.0
                 value.mul_(factor.to(value))
                 learned = is_parameter and value.is_floating_point() and value.requires_grad

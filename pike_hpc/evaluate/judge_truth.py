@@ -230,6 +230,38 @@ class Truth:
         seed = self._probe_seed ^ 1
         stale = [self.keep(t) for t in self.answers(seed)]
         kept, state = (None, None) if self.large else (self._model, self._state)
+        reloads = self.by is WeightsBy.STATE and not self.legacy
+        found = self._turned(seed) if reloads else None
+        weights, truth = found or self._under_others(seed, turns=False)
+        mixture = self._mixture(weights, seed) if reloads else None
+        self._model, self._state, self._twin = kept, state, None
+        self.sweep()
+        return Probe(
+            weights=weights, packed=self.pack(seed), truth=truth, stale=stale, mixture=mixture
+        )
+
+    def _turned(self, seed: int) -> tuple[Weights, list[torch.Tensor]] | None:
+        """As `_under_others` with turned signs; None where the model does not stand that."""
+        try:
+            weights, truth = self._under_others(seed, turns=True)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a matrix, say, that must be positive definite
+            self._model = None
+            return None
+        if all(bool(t.isfinite().all()) for t in truth):
+            return weights, truth
+        weights.buffer.close()
+        self._model = None
+        return None
+
+    def _under_others(self, seed: int, *, turns: bool) -> tuple[Weights, list[torch.Tensor]]:
+        """Have the model hold the probe's weights; these, and its answer to an input.
+
+        Args:
+            seed: of the input.
+            turns: whether signs turn, where weights are loaded.
+        """
         self._twin = None
         if self.by is WeightsBy.SEED or self.legacy:
             self.release()
@@ -245,19 +277,16 @@ class Truth:
                 self._seed,
                 self._probe_seed,
             )
-            scramble(self.model, self._probe_seed, drawn)
+            scramble(self.model, self._probe_seed, drawn, turns=turns)
             settle(self.model)
             constructor_seed = self._seed
         self._state = State(self.model) if self.resets else None
         weights = self._weights_of(self.model, constructor_seed)
-        truth = [self.keep(t) for t in self.answers(seed)]
-        reloads = self.by is WeightsBy.STATE and not self.legacy
-        mixture = self._mixture(weights, seed) if reloads else None
-        self._model, self._state, self._twin = kept, state, None
-        self.sweep()
-        return Probe(
-            weights=weights, packed=self.pack(seed), truth=truth, stale=stale, mixture=mixture
-        )
+        try:
+            return weights, [self.keep(t) for t in self.answers(seed)]
+        except Exception:
+            weights.buffer.close()
+            raise
 
     def close(self) -> None:
         """Let go of everything, weights included."""

@@ -145,3 +145,24 @@ def test_tied_weights_have_no_mixture():
     truth = truth_of(TIED)
     assert truth.probe.mixture is None
     truth.close()
+
+
+DEFINITE = SOURCE.format(
+    layers="self.a, root = nn.Linear(8, 8), torch.randn(8, 8)\n"
+    "        self.covariance = nn.Parameter(root @ root.T + 8 * torch.eye(8))",
+    body="return self.a(x) @ torch.linalg.cholesky(self.covariance)",
+)
+
+
+def test_where_no_sign_may_turn_the_probe_turns_none():
+    """Four seeds: signs of a diagonal may be left alone by chance, though hardly in all of them."""
+    for number in range(4):
+        truth = truth_of(DEFINITE, b"%d" % number)
+        probe = truth.probe
+        assert all(bool(t.isfinite().all()) for t in probe.truth)
+        name = [slot.name for slot in truth.frame.weight_slots].index("covariance")
+        other = views(truth.frame.weight_slots, bytes_of(probe.weights.buffer))[name]
+        own = views(truth.frame.weight_slots, bytes_of(truth.weights.buffer))[name]
+        assert (other.diagonal() > 0).all()
+        assert not torch.equal(other, own)
+        truth.close()
