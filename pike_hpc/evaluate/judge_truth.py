@@ -231,8 +231,13 @@ class Truth:
         stale = [self.keep(t) for t in self.answers(seed)]
         kept, state = (None, None) if self.large else (self._model, self._state)
         reloads = self.by is WeightsBy.STATE and not self.legacy
-        found = self._turned(seed) if reloads else None
-        weights, truth = found or self._under_others(seed, turns=False)
+        try:
+            weights, truth = self._under_others(seed, turns=reloads)
+        except Exception as error:  # a matrix, say, that must be positive definite
+            if not reloads or isinstance(error, torch.OutOfMemoryError):
+                raise
+            self._model = None
+            weights, truth = self._under_others(seed, turns=False)
         mixture = self._mixture(weights, seed) if reloads else None
         self._model, self._state, self._twin = kept, state, None
         self.sweep()
@@ -240,28 +245,8 @@ class Truth:
             weights=weights, packed=self.pack(seed), truth=truth, stale=stale, mixture=mixture
         )
 
-    def _turned(self, seed: int) -> tuple[Weights, list[torch.Tensor]] | None:
-        """As `_under_others` with turned signs; None where the model does not stand that."""
-        try:
-            weights, truth = self._under_others(seed, turns=True)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # a matrix, say, that must be positive definite
-            self._model = None
-            return None
-        if all(bool(t.isfinite().all()) for t in truth):
-            return weights, truth
-        weights.buffer.close()
-        self._model = None
-        return None
-
     def _under_others(self, seed: int, *, turns: bool) -> tuple[Weights, list[torch.Tensor]]:
-        """Have the model hold the probe's weights; these, and its answer to an input.
-
-        Args:
-            seed: of the input.
-            turns: whether signs turn, where weights are loaded.
-        """
+        """The probe's weights, which the model holds, and its answer: finite if signs turn."""
         self._twin = None
         if self.by is WeightsBy.SEED or self.legacy:
             self.release()
@@ -271,22 +256,21 @@ class Truth:
             # The constructor's seed stays: tensors outside the state_dict come from there.
             if not self.large:
                 self._model = None  # built again: not every model can be copied
-            drawn = drawn_buffers(
-                self.model,
-                lambda seed: self._loaded.make_model(seed, device=self.construct),
-                self._seed,
-                self._probe_seed,
-            )
+            make = functools.partial(self._loaded.make_model, device=self.construct)
+            drawn = drawn_buffers(self.model, make, self._seed, self._probe_seed)
             scramble(self.model, self._probe_seed, drawn, turns=turns)
             settle(self.model)
             constructor_seed = self._seed
         self._state = State(self.model) if self.resets else None
         weights = self._weights_of(self.model, constructor_seed)
         try:
-            return weights, [self.keep(t) for t in self.answers(seed)]
+            truth = [self.keep(t) for t in self.answers(seed)]
+            if turns and not all(bool(t.isfinite().all()) for t in truth):
+                raise ValueError("not finite")
         except Exception:
             weights.buffer.close()
             raise
+        return weights, truth
 
     def close(self) -> None:
         """Let go of everything, weights included."""
@@ -334,10 +318,6 @@ class Truth:
     def _fresh(self, seed: int) -> nn.Module:
         return on_device(self._loaded.make_model(seed, device=self.construct).eval(), self.device)
 
-    def _like_the_model(self) -> nn.Module:
-        """Another model as it is, of whatever can't be copied; by STATE one seed makes them all."""
-        return self._again(self.model, self._seed)
-
     def _again(self, called: nn.Module, seed: int) -> nn.Module:
         """The same weights in a model that nobody called: what one made of others is old."""
         model = self._fresh(seed)
@@ -384,7 +364,7 @@ class Truth:
             self._twin = None
             self.put_back()
             again = self.by is WeightsBy.STATE and not self.large and not self.resets
-            fresh = self._like_the_model if again else None
+            fresh = functools.partial(self._again, self.model, self._seed) if again else None
             self._twin = twin(self.model, device, widen_weights=self._widen_weights, fresh=fresh)
         arguments = self.arguments(
             seed, lambda t: t.to(device, WIDER.get(t.dtype, t.dtype), copy=True)
