@@ -37,7 +37,7 @@ WEIGHTS = {
 def test_what_is_said_of_weights_does_not_depend_on_where_they_lie(name, device):
     torch.manual_seed(1)
     here = WEIGHTS[name]()
-    there = here.to(device)
+    there = here.to(device.torch_device)
     assert structure_of(there) == structure_of(here)
 
 
