@@ -45,6 +45,8 @@ class Cell:
     """The lane's."""
     device: str
     """cpu or cuda."""
+    gpu: str | None = None
+    """UUID of the one GPU that there is inside; None for all of them."""
     threads: int
     python: str = sys.executable
     image: str | None = None
@@ -75,7 +77,7 @@ class Cell:
     def start_judge(self, folder: Path) -> JudgeProcess | ContainedJudge:
         """A judge whose runners' sockets, and all that it writes, lie in `folder`."""
         gives_back = _GIVES_BACK if self.device == "cuda" else {}
-        extra = {**self.extra, **gives_back}
+        extra = {**self._own, **gives_back}
         env = sandbox.environment(folder, threads=self.threads, extra=extra)
         if not self.engine.runs_image:
             return JudgeProcess(self.python, folder, env)
@@ -109,6 +111,12 @@ class Cell:
             )
 
     @property
+    def _own(self) -> dict[str, str]:
+        """Of the environment, what is the lane's."""
+        visible = {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
+        return {**visible, **self.extra}
+
+    @property
     def _inside(self) -> tuple[str, tuple[Path, ...]]:
         return sandbox.interpreter(self.engine, self.python)
 
@@ -124,11 +132,12 @@ class Cell:
             processes=self.processes,
             cpus=own_cpus(),
             gpu=self.device == "cuda",
+            gpu_uuid=self.gpu or "",
             image=self.image,
             scratch=place,
         )
         inside = sandbox.home(self.engine, spec) or place
         env = sandbox.environment(
-            inside, threads=self.threads, extra={**self.extra, **_KEEPS_BLOCKS}
+            inside, threads=self.threads, extra={**self._own, **_KEEPS_BLOCKS}
         )
         return replace(spec, env=env)

@@ -95,7 +95,7 @@ class Lane:
             scratch: a node-local folder; sockets and a runner's files go below it.
             python: the interpreter of judge and runners, with torch, where no image has one.
             threads: of each runner and of the judge; None for the cores we may use.
-            gpu: UUID of the GPU for CUDA_VISIBLE_DEVICES; None shows all.
+            gpu: UUID of the GPU that there is for judge and runners; None for all.
             gate: of all lanes on the device; None where this is the only one.
             spares: start the next candidate's runner while this one is examined.
             image: container image, for engines that run one.
@@ -114,6 +114,7 @@ class Lane:
             engine=engine,
             folder=_new_folder(scratch),
             device=device,
+            gpu=gpu,
             threads=threads or len(os.sched_getaffinity(0)),
             python=python,
             image=image,
@@ -122,7 +123,7 @@ class Lane:
             processes=processes,
             read_only=tuple(tools.read_only),
             libraries=builder.folder if builder else None,
-            extra={**_CALM, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}), **tools.env},
+            extra={**_CALM, **tools.env},
         )
         self._isolation: Isolation | None = None
         self._once = threading.Lock()

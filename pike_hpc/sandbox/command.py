@@ -78,7 +78,7 @@ def _unshare(spec: SandboxSpec, facts: HostFacts) -> list[str]:
         "env": dict(spec.env),
         "links": facts.links,
         "shown": _shown(spec, facts),
-        "devices": [*facts.devices, *(facts.gpu_devices if spec.gpu else ())],
+        "devices": [*facts.devices, *_gpu_devices(spec, facts)],
         "scratch_bytes": spec.scratch_mb * _MEBIBYTE,
         "memory_bytes": spec.memory_mb * _MEBIBYTE,
         "processes": spec.processes if facts.is_root or facts.counts_per_namespace else 0,
@@ -109,7 +109,7 @@ def _bubblewrap(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     for path, target in facts.links:
         argv += ["--symlink", target, path]
     argv += ["--proc", "/proc", "--dev", "/dev"]
-    for device in facts.gpu_devices if spec.gpu else ():
+    for device in _gpu_devices(spec, facts):
         argv += ["--dev-bind", device, device]
     size = ["--size", str(spec.scratch_mb * _MEBIBYTE), "--perms", "1777", "--tmpfs"]
     argv += [*size, "/dev/shm", *size, str(SCRATCH), "--remount-ro", "/dev"]  # noqa: S108
@@ -224,6 +224,15 @@ def _limits(spec: SandboxSpec, facts: HostFacts, processes: int | None) -> list[
     argv += [f"--data={spec.memory_mb * _MEBIBYTE}"] if spec.memory_mb else []
     argv += [f"--nproc={processes}"] if processes else []
     return argv
+
+
+def _gpu_devices(spec: SandboxSpec, facts: HostFacts) -> list[str]:
+    """NVIDIA's nodes that exist inside; all where it is not known which is the GPU's own."""
+    if not spec.gpu:
+        return []
+    own = dict(facts.gpu_nodes).get(spec.gpu_uuid)
+    siblings = {node for _, node in facts.gpu_nodes if own is not None and node != own}
+    return [device for device in facts.gpu_devices if device not in siblings]
 
 
 def _shown(spec: SandboxSpec, facts: HostFacts) -> list[tuple[str, bool]]:

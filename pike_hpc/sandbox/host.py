@@ -40,6 +40,9 @@ ETC_ESSENTIALS = (
 SYSTEM_TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 """Where torch, OpenMP and cpuinfo count cores and caches."""
 
+GPUS = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver tells of each GPU, in a folder by its place on the bus."""
+
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
 CLIENT_VARIABLES = (
@@ -74,6 +77,9 @@ class HostFacts:
     """System folders that are symbolic links on a merged-/usr host: (path, target)."""
     devices: tuple[str, ...] = DEVICES
     gpu_devices: tuple[str, ...] = ()
+    """NVIDIA's device nodes, those that belong to no single GPU among them."""
+    gpu_nodes: tuple[tuple[str, str], ...] = ()
+    """(UUID, node) of each GPU whose driver tells it."""
     client_env: tuple[tuple[str, str], ...] = ()
     """All variables that a container's client is started with; none of them gets inside."""
     control_group: str = ""
@@ -118,9 +124,22 @@ def look() -> HostFacts:
         gpu_devices=tuple(
             str(p) for p in sorted(Path("/dev").glob("nvidia*")) if p.is_char_device()
         ),
+        gpu_nodes=gpu_nodes(),
         client_env=_client_env(env.environ()),
         control_group=handed_over(),
     )
+
+
+def gpu_nodes(told: Path = GPUS) -> tuple[tuple[str, str], ...]:
+    """(UUID, device node) of each GPU, as NVIDIA's driver tells below `told`."""
+    found = []
+    for file in sorted(told.glob("*/information")):
+        lines = file.read_text("utf-8", errors="replace").splitlines()
+        said = {name.strip(): value.strip() for name, _, value in (s.partition(":") for s in lines)}
+        uuid, minor = said.get("GPU UUID", ""), said.get("Device Minor", "")
+        if uuid and minor.isdecimal():
+            found.append((uuid, f"/dev/nvidia{minor}"))
+    return tuple(found)
 
 
 def interpreter(engine: str, python: str) -> tuple[str, tuple[Path, ...]]:

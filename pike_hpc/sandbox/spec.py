@@ -69,6 +69,9 @@ class SandboxSpec:
     all where there are none. Every other engine passes them on."""
     gpu: bool = False
     """Whether NVIDIA's device nodes exist inside."""
+    gpu_uuid: str = ""
+    """The GPU whose siblings have no nodes inside, where bubblewrap or unshare makes them; empty
+    for none. Nobody works on a sibling so, and contexts are made faster (docs/adr/0011)."""
     image: str | None = None
     """Container image, for engines that run one."""
     trusted: bool = False

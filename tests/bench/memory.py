@@ -233,9 +233,13 @@ def lowest(values):
 
 
 def grown(values):
-    """Median of the last quarter less that of the second: the first one warms up."""
+    """The least of the last quarter less that of the second: the first one warms up.
+
+    Not medians: where runners start slowly, as beside others at work, a sample has now two of them
+    and now three. What leaks is in the least as well.
+    """
     part = max(1, len(values) // 4)
-    return statistics.median(values[-part:]) - statistics.median(values[part : 2 * part] or values)
+    return min(values[-part:]) - min(values[part : 2 * part] or values)
 
 
 def drive(device, asked):

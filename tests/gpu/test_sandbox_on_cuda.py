@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,27 @@ def test_torch_and_its_compilers_work_on_cuda_under_the_filter(engine, folder):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-3:] == ["works", "True", "2"]
+
+
+COUNT = "import torch; print(torch.cuda.device_count(), torch.ones(1, device='cuda').item())"
+
+
+def test_siblings_of_a_gpu_are_out_of_reach(engine, device, folder):
+    """Whatever CUDA_VISIBLE_DEVICES says inside, and only where engines make the nodes."""
+    if len(FACTS.gpu_nodes) < 2 or engine is Engine.NONE:
+        pytest.skip(f"{engine}, {len(FACTS.gpu_nodes)} GPUs: there is nothing to leave out")
+    spec = replace(given(folder), gpu_uuid=device.gpus[0])
+    spec = replace(spec, argv=(*spec.argv[:-1], COUNT))
+    done = subprocess.run(
+        command(engine, spec, FACTS),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["1", "1.0"], done.stderr
 
 
 def test_gpus_inside_cost_no_level(engine, folder):

@@ -33,11 +33,17 @@ WEIGHTS = {
 }
 
 
+@pytest.fixture(name="device")
+def place(device):
+    """What torch calls it."""
+    return torch.device(device.torch_device)
+
+
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_what_is_said_of_weights_does_not_depend_on_where_they_lie(name, device):
     torch.manual_seed(1)
     here = WEIGHTS[name]()
-    there = here.to(device.torch_device)
+    there = here.to(device)
     assert structure_of(there) == structure_of(here)
 
 

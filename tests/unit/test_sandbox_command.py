@@ -19,6 +19,7 @@ from pike_hpc.sandbox import (
 from pike_hpc.sandbox.command import NARROW
 from pike_hpc.sandbox.containers import CONTAIN, KEEP
 from pike_hpc.sandbox.filter import seccomp
+from pike_hpc.sandbox.host import gpu_nodes
 from pike_hpc.sandbox.leftovers import ended, ids
 from pike_hpc.sandbox.narrow import HAND_OVER_FD
 
@@ -115,6 +116,40 @@ def test_unshare_plan_says_everything():
 def test_unshare_shows_gpus_only_when_asked():
     assert "/dev/nvidia0" not in plan(USER)["devices"]
     assert plan(USER, gpu=True)["devices"][-2:] == ["/dev/nvidia0", "/dev/nvidiactl"]
+
+
+FOUR = ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
+SIBLINGS = replace(
+    USER,
+    gpu_devices=FOUR,
+    gpu_nodes=(("GPU-a", "/dev/nvidia1"), ("GPU-b", "/dev/nvidia0")),
+)
+
+
+@pytest.mark.parametrize(
+    ("uuid", "shown"),
+    [
+        ("GPU-a", [*FOUR[1:]]),
+        ("GPU-b", [FOUR[0], *FOUR[2:]]),
+        ("", [*FOUR]),
+        ("MIG-c", [*FOUR]),  # the driver tells whole GPUs alone
+    ],
+)
+def test_a_gpus_siblings_are_not_shown(uuid, shown):
+    asked = {"gpu": True, "gpu_uuid": uuid}
+    assert [d for d in plan(SIBLINGS, **asked)["devices"] if "nvidia" in d] == shown
+    argv = command(Engine.BUBBLEWRAP, spec(**asked), SIBLINGS)
+    assert pairs(argv, "--dev-bind") == [(device, device) for device in shown]
+    assert not pairs(command(Engine.BUBBLEWRAP, spec(gpu_uuid=uuid), SIBLINGS), "--dev-bind")
+
+
+def test_the_driver_tells_whose_node_is_which(tmp_path):
+    told = {"0000:01:00.0": "GPU UUID: \t GPU-b\nDevice Minor: \t 0\n", "0000:02:00.0": "odd"}
+    for place, text in told.items():
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "information").write_text(f"Model: \t H100\n{text}")
+    assert gpu_nodes(tmp_path) == (("GPU-b", "/dev/nvidia0"),)
+    assert gpu_nodes(tmp_path / "absent") == ()
 
 
 def test_an_old_kernel_counts_all_processes_of_a_user_so_none_are_limited():
