@@ -44,12 +44,19 @@ from pike_hpc.evaluate.statistics import (
 )
 
 PILOT_CALLS, SLOW_PILOT_CALLS, SLOW_PILOT_MS = 4, 16, 4000.0
-"""Calls of each side before anything counts. The last two are a slow program's whose pages fault,
-and how long it may take: two ReLUs of 128 MB had new pages up to their fourteenth calls (two cores,
-2026-11-26)."""
+"""Calls of each side before anything counts. The last two are a slow program's on a CPU, where
+pages fault, and how long it may take: two ReLUs of 128 MB had new pages up to their fourteenth
+calls (two cores, 2026-11-26)."""
 
 MAX_BUSY = 0.2
 """CPU use of a candidate that rests, as part of the time: OpenMP spins for a while after a call."""
+
+CORES_REST_S = 0.02
+"""Before the half of either side on a CPU. The threads of a program that begins just when another
+has ended are slower for a while, and the more so where it was stopped: LeNet's reference was 0.93
+and 0.96 times as fast as itself, half an interval 10 %; with a rest it is 1.00 and 2 %
+(tests/bench/identity.py --device cpu --tasks 4, two cores, 2026-11-28). With 5 ms the ratio of two
+halves still varied two to four times as much as with 20."""
 
 SHORT_MS = 0.3
 """Models that take less share windows."""
@@ -101,19 +108,20 @@ class Stopwatch:
         checks: int = 0,
         bounded: bool = False,
         goes_on: bool = False,
-        pages_fault: bool = False,
+        on_cpu: bool = False,
         spun: tuple[Collection[int], Collection[int]] = ((), ()),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The pair's stopwatch.
 
-        `goes_on`: see `Side`. `pages_fault`: whether even slow programs become faster over their
-        first calls. `spun`: the cores that the judge and that the runners spin on, if they do.
+        `goes_on`: see `Side`. `on_cpu`: whether models run on the host's cores. `spun`: the cores
+        that the judge and that the runners spin on, if they do.
         """
         self._clock, self._bounded, self._spun = clock, bounded, spun
-        self._slow_calls = SLOW_PILOT_CALLS if pages_fault else 1
+        self._slow_calls = SLOW_PILOT_CALLS if on_cpu else 1
         self._reference, self._candidate = (
-            Side(link, goes_on=goes_on) for link in (reference, candidate)
+            Side(link, goes_on=goes_on, rest_s=CORES_REST_S if on_cpu else 0.0)
+            for link in (reference, candidate)
         )
         self._company, self._accompanied = company, False
         self._restless = 0

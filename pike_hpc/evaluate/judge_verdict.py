@@ -162,7 +162,7 @@ class Examiner:
             checks=self._spot_checks(),
             bounded=bounded,
             goes_on=bool(self._exam.in_turn),
-            pages_fault=self._truth.device.type == "cpu",
+            on_cpu=self._truth.device.type == "cpu",
             spun=spun,
         )
 

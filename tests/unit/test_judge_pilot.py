@@ -38,15 +38,15 @@ def timed(ms, faults=0, **more):
 
 def test_pages_that_fault_late_make_no_speedup():
     slow = 2 * SLOW_MS
-    assert timed(slow, 14, pages_fault=True)[0] == pytest.approx(1.0, abs=0.02)
+    assert timed(slow, 14, on_cpu=True)[0] == pytest.approx(1.0, abs=0.02)
     assert timed(slow, 14)[0] > 1.3, "nothing was tried"
 
 
 def test_who_is_slower_still_is_not_waited_for_as_often():
     calm = timed(SLOW_PILOT_MS / 3.5)[1]
-    patient = timed(SLOW_PILOT_MS / 3.5, pages_fault=True)[1]
+    patient = timed(SLOW_PILOT_MS / 3.5, on_cpu=True)[1]
     assert [late - soon for late, soon in zip(patient, calm, strict=True)] == [3, 3]
-    patient = timed(2 * SLOW_MS, pages_fault=True)[1]
+    patient = timed(2 * SLOW_MS, on_cpu=True)[1]
     calm = timed(2 * SLOW_MS)[1]
     more = SLOW_PILOT_CALLS - 1
     assert [late - soon for late, soon in zip(patient, calm, strict=True)] == [more, more]
@@ -56,7 +56,7 @@ def test_the_budget_begins_after_the_pilot():
     """Else a slow program's pilot would use it up before the first block."""
     machine = Machine(lambda now: 1.0, 5)
     runners = SimulatedRunner(machine, 2 * SLOW_MS), SimulatedRunner(machine, 2 * SLOW_MS)
-    watch = our_watch(*runners, pages_fault=True, clock=lambda: machine.now_ms / 1e3)
+    watch = our_watch(*runners, on_cpu=True, clock=lambda: machine.now_ms / 1e3)
     rule = StopRule(half_width=0.0, budget_s=3.0)
     began = machine.now_ms
     watch.measure(rule)
