@@ -5,7 +5,7 @@
 The judges are those that `pike-hpc worker` opens, fed as the agents of several tasks feed them:
 there is always more work than they can take. First half: every program's build is a new one
 (cold). Second half: the very same texts again (warm). With --gpus above 1 the same runs first on
-one GPU, and the ratio of the rates stands in the document.
+one GPU with its share of the cores, and the ratio of the rates stands in the document.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from mixture import HANG_TIMEOUT_S, dealt, deck, task_of
 
 from pike_hpc.cli.lanes import open_judges
 from pike_hpc.evaluate.device import detect, image_digest
+from pike_hpc.machine import divide_cpus, physical_cores
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalStatus
 from pike_hpc.worker import JudgeUnwell, Stop, WorkerOptions, run_worker
@@ -55,7 +56,8 @@ MODULES = (
 FIGURES = {
     "": "programs kinds gpus ratio?",
     "gpus.*": (
-        "opened_s seconds judges cold warm alone_s_per_survivor tags statuses judges_busy surprises"
+        "opened_s seconds cores judges cold warm alone_s_per_survivor tags statuses judges_busy "
+        "surprises"
     ),
     "gpus.*.cold|gpus.*.warm": (
         "verdicts verdicts_per_hour survivors inline_build_s judge_s_by_kind judge_s_by_phase"
@@ -301,12 +303,17 @@ def main():
     kinds = set(asked.kinds.split(",")) if asked.kinds else None
     programs = deck(device.torch_device, kinds)
     counts = [1] if asked.gpus == 1 else [1, asked.gpus]
+    cpus = os.sched_getaffinity(0)
+    shares = divide_cpus(cpus, asked.gpus, physical_cores(cpus))
     runs = {}
     for count in counts:
         seconds = asked.seconds / len(counts)
         part = dataclasses.replace(device, gpus=device.gpus[:count])
+        own = cpus if count == asked.gpus else frozenset().union(*shares[:count])
+        os.sched_setaffinity(0, own)
         book, judges, opened_s = drive(part, programs, seconds, asked.seed)
-        runs[str(count)] = {"opened_s": round(opened_s, 2), **table(book, seconds, judges)}
+        found = {"opened_s": round(opened_s, 2), "cores": len(own)}
+        runs[str(count)] = {**found, **table(book, seconds, judges)}
     document = {
         **stamp.stamp("throughput", MODULES, device.torch_device),
         "programs": len(programs),
