@@ -20,6 +20,13 @@ READY = Path("/var/lib/pike-devcluster/ready")
 USER = "pike"
 
 
+IDLE = "4 idle"
+"""What sinfo says of the nodes where nothing runs."""
+
+_JOBS = "%A %u %T %M %j %Z"
+"""For squeue: whose jobs they are, and where they were submitted."""
+
+
 class Rig:
     """Runs programs with the rights of the rig's user, in a folder of that user's own."""
 
@@ -187,7 +194,11 @@ class Slurm(Rig):
         return True
 
     def _await_idle(self) -> None:
-        await_that(lambda: self.administer("sinfo", "-h", "-o", "%D %t", "-p", "gpu,cpu"), "4 idle")
+        def asked() -> str:
+            said = self.administer("sinfo", "-h", "-o", "%D %t", "-p", "gpu,cpu")
+            return said if said == IDLE else f"{said}\n{self.administer('squeue', '-o', _JOBS)}"
+
+        await_that(asked, IDLE)
 
     def _gpus_kept(self) -> list[str]:
         """What idle nodes say of GPUs in use, where some are."""
