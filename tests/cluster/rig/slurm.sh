@@ -124,10 +124,13 @@ known() { sacctmgr -nP show "$1" | cut -d"|" -f1 | grep -x "$2" >/dev/null; }
 stop_slurm() {
     if controller_answers; then
         scancel --user="$RIG_USER" 2>/dev/null || true
-        await "the end of its jobs" 30 "$STATE/log/slurmctld.log" no_jobs
+        # Of a node whose daemon was killed nobody hears that its jobs have ended.
+        (await "the end of its jobs" 30 "$STATE/log/slurmctld.log" no_jobs) || true
     fi
     for node in "${NODES[@]}"; do stop "$node" slurmd; done
     stop slurmctld slurmctld
+    # What looked after the jobs of such a node; the jobs' own processes end with their user.
+    pkill -KILL '^slurmstepd' || true
 }
 
 no_jobs() { [ -z "$(squeue -h --user="$RIG_USER" 2>/dev/null)" ]; }
