@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from pike_hpc.records import Task
 
-ADMISSION_GIB = {"level3-pike/31": 33, "level5/8": 37, "level5/12": 33, "level5/14": 52}
-"""What admission took of an H100 (`pike-hpc tasks check --json`, 2026-11-25), as it did of an
+ADMISSION_GIB = {"level3-pike/31": 35, "level5/8": 37, "level5/12": 33, "level5/14": 52}
+"""What admission took of an H100 (`pike-hpc tasks check --json`, 2026-11-28), about as it did of an
 H200; every other task took less than 19."""
 
 SMALL_PART = 0.75

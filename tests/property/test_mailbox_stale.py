@@ -63,7 +63,7 @@ def test_what_an_idle_worker_can_see_it_claims_within_five_seconds(tmp_path, lif
     agent = FileMailbox(tmp_path, files=StaleFiles(lambda: now_s[0], 0.0), shards=shards)
     worker = Worker(tmp_path, "w", lambda: now_s[0], rng, life_s)
     waits, look_at = [], 0.0
-    for number in range(120):
+    for number in range(400):
         put_at = now_s[0] + rng.uniform(60, 180)
         while look_at < put_at:
             now_s[0] = look_at
@@ -85,7 +85,7 @@ def test_what_an_idle_worker_can_see_it_claims_within_five_seconds(tmp_path, lif
         assert worker.mailbox.commit(claims[0], done(claims[0].request))
     waits.sort()
     assert waits[0] >= 0
-    assert waits[113] < 5.0
+    assert waits[int(0.95 * len(waits))] < 5.0
 
 
 def done(of: EvalRequest) -> EvalResult:
