@@ -55,8 +55,8 @@ CORES_REST_S = 0.02
 """Before the half of either side on a CPU. The threads of a program that begins just when another
 has ended are slower for a while, and the more so where it was stopped: LeNet's reference was 0.93
 and 0.96 times as fast as itself, half an interval 10 %; with a rest it is 1.00 and 2 %
-(tests/bench/identity.py --device cpu --tasks 4, two cores, 2026-11-28). With 5 ms the ratio of two
-halves still varied two to four times as much as with 20."""
+(tests/bench/identity.py --device cpu --tasks 4, two cores, 2026-11-28; tests/bench/roles.py tells
+what is whose). Shorter rests may do."""
 
 SHORT_MS = 0.3
 """Models that take less share windows."""
