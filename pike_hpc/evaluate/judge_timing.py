@@ -56,7 +56,7 @@ CORES_REST_S = 0.02
 has ended are slower for a while, and the more so where it was stopped: LeNet's reference was 0.93
 and 0.96 times as fast as itself, half an interval 10 %; with a rest it is 1.00 and 2 %
 (tests/bench/identity.py --device cpu --tasks 4, two cores, 2026-11-28; tests/bench/roles.py tells
-what is whose). Shorter rests may do."""
+what is whose, and that 5 ms are too few)."""
 
 SHORT_MS = 0.3
 """Models that take less share windows."""
