@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -27,8 +26,6 @@ class Side:
     goes_on: bool = False
     """Whether each window goes on from a call of the one before, of a model that is put back first:
     what a call leaves to the next is paid for there, and not thrown away."""
-    rest_s: float = 0.0
-    """Nobody runs for so long before the calls of a short model."""
     answers: list[torch.Tensor] = field(default_factory=list)
     """Room for a window's answers: (calls, bytes) each."""
     before: Window | None = None
@@ -65,8 +62,6 @@ class Side:
             WrongAnswer: they are not.
             RunnerFailed: it did not answer.
         """
-        if warmth is not None and op is Op.CALL:
-            time.sleep(self.rest_s)
         self.link.watch()  # the other side rests: two that spin may slow each other
         rooms = self.answers if keep else [self.link.spaces(len(windows[0]))] * len(windows)
         if warmth is not None:

@@ -52,11 +52,15 @@ MAX_BUSY = 0.2
 """CPU use of a candidate that rests, as part of the time: OpenMP spins for a while after a call."""
 
 CORES_REST_S = 0.02
-"""Before the half of either side on a CPU. The threads of a program that begins just when another
-has ended are slower for a while, and the more so where it was stopped: LeNet's reference was 0.93
-and 0.96 times as fast as itself, half an interval 10 %; with a rest it is 1.00 and 2 %
-(tests/bench/identity.py --device cpu --tasks 4, two cores, 2026-11-28; tests/bench/roles.py tells
-what is whose, and that 5 ms are too few)."""
+"""How long nothing is asked of either side before a short model's half on a CPU. Threads that begin
+just when another program's have ended are now slow and now not: LeNet's reference was 0.93 and 0.96
+times as fast as itself, half an interval 10 %; with a rest it is 1.00 and 2 %
+(tests/bench/identity.py --device cpu --tasks 4, two cores, 2026-11-28; what rests of other lengths
+do: tests/bench/roles.py)."""
+
+WATCHED_S = 0.1
+"""Rests of so long in all tell whether the candidate works in them: CPU time is told in steps of
+10 ms. Who works keeps its clocks and caches warm, and the reference's are cold by then."""
 
 SHORT_MS = 0.3
 """Models that take less share windows."""
@@ -111,6 +115,7 @@ class Stopwatch:
         on_cpu: bool = False,
         spun: tuple[Collection[int], Collection[int]] = ((), ()),
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """The pair's stopwatch.
 
@@ -119,9 +124,11 @@ class Stopwatch:
         """
         self._clock, self._bounded, self._spun = clock, bounded, spun
         self._slow_calls = SLOW_PILOT_CALLS if on_cpu else 1
+        self._rest_s, self._sleep = CORES_REST_S if on_cpu else 0.0, sleep
+        self._rested_s, self._worked_s = 0.0, 0.0
+        """Before the candidate's halves, and its own CPU time in that."""
         self._reference, self._candidate = (
-            Side(link, goes_on=goes_on, rest_s=CORES_REST_S if on_cpu else 0.0)
-            for link in (reference, candidate)
+            Side(link, goes_on=goes_on) for link in (reference, candidate)
         )
         self._company, self._accompanied = company, False
         self._restless = 0
@@ -296,10 +303,12 @@ class Stopwatch:
         nulls: list[float] = []
         for is_candidate in (reverse, not reverse):
             if is_candidate:
+                self._rest_watched(plan)
                 looks = {secrets.randbelow(len(windows)) for _ in range(plan.looks)}
                 times[True] = self._candidate.run(windows, looks=looks, warmth=warmth)
             else:
                 with self._alone():
+                    self._rest(plan)
                     times[False] = self._reference.run(windows, warmth=warmth)
                     # The protocol's own constant, with no model, where the reference was timed.
                     null = windows[:NULL_WINDOWS]
@@ -316,6 +325,22 @@ class Stopwatch:
                 self._checks.offer(windows[window][call], self._candidate.answers[window][call])
         block = Block(reference_ms=tuple(times[False]), candidate_ms=tuple(times[True]))
         return Timed(block=block, equal=frozenset(checked.equal))
+
+    def _rest(self, plan: Plan) -> None:
+        """Ask nothing of anybody, where the plan's calls are short."""
+        if plan.warm and self._rest_s:
+            self._sleep(self._rest_s)
+
+    def _rest_watched(self, plan: Plan) -> None:
+        """The same before the candidate's half. Raises Busy where it works meanwhile."""
+        if not (plan.warm and self._rest_s):
+            return
+        before = self._candidate.link.cpu_s()
+        self._rest(plan)
+        self._worked_s += self._candidate.link.cpu_s() - before
+        self._rested_s += self._rest_s
+        if self._rested_s >= WATCHED_S and self._worked_s > MAX_BUSY * self._rested_s:
+            raise Busy("it went on before its calls")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ such an engine shows as exit status 128+N. It does not know whether the engine w
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -31,6 +32,9 @@ KEEPERS_MB = 24
 TOGETHER = 16
 """Where the kernel counts the processes of all sandboxes of this host together, as root without a
 user namespace, they may have so many times one's: six lanes of four GPUs keep some 90 runners."""
+
+A_GPUS_NODE = re.compile(r"/dev/nvidia\d+")
+"""The others, as nvidiactl and nvidia-uvm, belong to the driver."""
 
 _MEBIBYTE = 1 << 20
 
@@ -231,8 +235,8 @@ def _gpu_devices(spec: SandboxSpec, facts: HostFacts) -> list[str]:
     if not spec.gpu:
         return []
     own = dict(facts.gpu_nodes).get(spec.gpu_uuid)
-    siblings = {node for _, node in facts.gpu_nodes if own is not None and node != own}
-    return [device for device in facts.gpu_devices if device not in siblings]
+    devices = facts.gpu_devices
+    return [d for d in devices if own is None or d == own or not A_GPUS_NODE.fullmatch(d)]
 
 
 def _shown(spec: SandboxSpec, facts: HostFacts) -> list[tuple[str, bool]]:

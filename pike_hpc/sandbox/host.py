@@ -79,7 +79,7 @@ class HostFacts:
     gpu_devices: tuple[str, ...] = ()
     """NVIDIA's device nodes, those that belong to no single GPU among them."""
     gpu_nodes: tuple[tuple[str, str], ...] = ()
-    """(UUID, node) of each GPU whose driver tells it."""
+    """(UUID, device node) of each GPU, as far as the driver tells them."""
     client_env: tuple[tuple[str, str], ...] = ()
     """All variables that a container's client is started with; none of them gets inside."""
     control_group: str = ""
@@ -131,13 +131,19 @@ def look() -> HostFacts:
 
 
 def gpu_nodes(told: Path = GPUS) -> tuple[tuple[str, str], ...]:
-    """(UUID, device node) of each GPU, as NVIDIA's driver tells below `told`."""
+    """(UUID, device node) of each GPU that NVIDIA's driver tells both of, below `told`.
+
+    Of a GPU that nobody has used since the driver was loaded it may not know the UUID.
+    """
     found = []
     for file in sorted(told.glob("*/information")):
-        lines = file.read_text("utf-8", errors="replace").splitlines()
+        try:
+            lines = file.read_text("utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
         said = {name.strip(): value.strip() for name, _, value in (s.partition(":") for s in lines)}
         uuid, minor = said.get("GPU UUID", ""), said.get("Device Minor", "")
-        if uuid and minor.isdecimal():
+        if uuid and "?" not in uuid and minor.isdecimal():
             found.append((uuid, f"/dev/nvidia{minor}"))
     return tuple(found)
 

@@ -70,8 +70,9 @@ class SandboxSpec:
     gpu: bool = False
     """Whether NVIDIA's device nodes exist inside."""
     gpu_uuid: str = ""
-    """The GPU whose siblings have no nodes inside, where bubblewrap or unshare makes them; empty
-    for none. Nobody works on a sibling so, and contexts are made faster (docs/adr/0011)."""
+    """The one GPU that has a device node inside, where bubblewrap or unshare makes them and its own
+    is known; empty for all. So no program can compute on a sibling, and contexts are made faster
+    (docs/adr/0011)."""
     image: str | None = None
     """Container image, for engines that run one."""
     trusted: bool = False

@@ -232,14 +232,22 @@ def lowest(values):
     return min((value for value in values if value is not None), default=None)
 
 
-def grown(values):
-    """The least of the last quarter less that of the second: the first one warms up.
+def grown(samples, value):
+    """Median of the last quarter less that of the second: the first one warms up.
 
-    Not medians: where runners start slowly, as beside others at work, a sample has now two of them
-    and now three. What leaks is in the least as well.
+    Of samples with as many processes as most: where runners start slowly, as beside others at work,
+    now two of them wait and now three.
     """
-    part = max(1, len(values) // 4)
-    return min(values[-part:]) - min(values[part : 2 * part] or values)
+    part = max(1, len(samples) // 4)
+    quarters = samples[part : 2 * part] or samples, samples[-part:]
+    common = set.intersection(*({s.processes for s in quarter} for quarter in quarters))
+    counts = Counter(s.processes for quarter in quarters for s in quarter if s.processes in common)
+    usual = [
+        [s for s in quarter if s.processes == counts.most_common(1)[0][0]] if counts else quarter
+        for quarter in quarters
+    ]
+    second, last = (statistics.median(map(value, quarter)) for quarter in usual)
+    return last - second
 
 
 def drive(device, asked):
@@ -297,14 +305,14 @@ def main():
         "statuses": dict(sorted(statuses.items())),
         "judges_killed": killed,
         "rss_mb": round(statistics.median(s.rss_mb for s in samples), 1),
-        "rss_grown_mb": round(grown([s.rss_mb for s in samples]), 1),
+        "rss_grown_mb": round(grown(samples, lambda s: s.rss_mb), 1),
         "fds": statistics.median(s.fds for s in samples),
-        "fds_grown": grown([s.fds for s in samples]),
+        "fds_grown": grown(samples, lambda s: s.fds),
         "processes": statistics.median(s.processes for s in samples),
         "gpu_lowest_mb": round(min(gpu_idle), 1) if gpu_idle else None,
         "gpu_judge_mb": lowest(s.gpu_judge_mb for s in samples),
         "gpu_runner_mb": lowest(s.gpu_runner_mb for s in samples),
-        "gpu_grown_mb": round(grown(gpu_idle), 1) if gpu_idle else None,
+        "gpu_grown_mb": round(grown(samples, lambda s: s.gpu_mb), 1) if gpu_idle else None,
         "left": {
             **left_behind(),
             "gpu_mb": 0.0 if gpu_before is None else round(gpu_after - gpu_before, 1),

@@ -3,9 +3,9 @@
     python tests/bench/roles.py [--tasks TASK,TASK] [--rests MS,MS] [--blocks N] [--device D]
                                 [--out DIR]
 
-Two processes of one reference by turns, with the judge's own link and windows. The second is
-stopped while the first is timed, as a candidate is, or is not. The two are equally fast: a ratio
-other than 1 is what the roles do, its spread from block to block is what an interval is made of.
+Two processes of one reference by turns, with the judge's own link and windows. One is stopped while
+the other is timed, as a candidate is, or is not; which of them changes from block to block, so that
+a process that is slower for life is so on both sides. All cases take turns as well, in stretches.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import math
 import os
 import statistics
 import tempfile
+import time
 from pathlib import Path
 
 import stamp
@@ -50,8 +51,9 @@ FIGURES = {
 TASKS, RESTS_MS = "4,33", "0,5,20"
 """Of level3-pike: short models, which a few milliseconds are much of."""
 TIMEOUT_S = 600.0
-WARM_BLOCKS = 3
-"""They do not count."""
+STRETCH, WARM_BLOCKS = 20, 4
+"""Blocks of a case before another has its turn, and such before them that do not count: what a
+machine remembers of the rests before is part of a case."""
 
 
 class Pair:
@@ -76,6 +78,10 @@ class Pair:
         self.latency_ms = statistics.median(first.windows(Op.CALL, window, first.spaces(self.calls))
                                             for _ in range(5))  # fmt: skip
         self.windows = windows_per_half(self.latency_ms * self.calls)
+        self.sides = tuple(Side(link) for link in self.links)
+        for side in self.sides:
+            side.make_room(self.windows, self.calls)
+        self._warmth, self._blocks = self.fresh(1)[0][:1], itertools.count()
 
     def fresh(self, count):
         """So many windows of inputs that nobody has seen."""
@@ -84,33 +90,28 @@ class Pair:
         staged = [self.links[0].staged(each) for each in packed]
         return [tuple(staged[i * self.calls : (i + 1) * self.calls]) for i in range(count)]
 
-    def case(self, rest_ms, stopped, blocks):
-        """How the second compares with the first over so many blocks."""
-        sides = [Side(link, rest_s=rest_ms / 1e3) for link in self.links]
-        for side in sides:
-            side.make_room(self.windows, self.calls)
-        warmth = self.fresh(1)[0][:1]
-        second = self.links[1].number
-        logs = []
-        for number in range(-WARM_BLOCKS, blocks):
-            windows, took = self.fresh(self.windows), {}
-            reverse = candidate_first(number)
-            for index in (1, 0) if reverse else (0, 1):
-                if stopped and index == 0:
-                    self.host.stop(second)
-                took[index] = statistics.median(sides[index].run(windows, warmth=warmth))
-                if stopped and index == 0:
-                    self.host.go(second)
-            if number >= 0:
-                logs.append(math.log(took[0] / took[1]))
-        spread = statistics.stdev(logs)
-        return {
-            "rest_ms": rest_ms,
-            "stopped": stopped,
-            "ratio": round(math.exp(statistics.mean(logs)), 4),
-            "half_width": round(1.96 * spread / math.sqrt(blocks), 4),
-            "spread": round(spread, 4),
-        }
+    def stretch(self, rest_s, stops):
+        """Logarithms of so many blocks, as `block` tells them."""
+        found = [
+            self.block(rest_s, stops, swapped=number % 2 == 1)
+            for number in range(WARM_BLOCKS + STRETCH)
+        ]
+        return found[WARM_BLOCKS:]
+
+    def block(self, rest_s, stops, swapped):
+        """Logarithm of the free one's latency over that of the one that may be stopped."""
+        free, held = (self.sides[1], self.sides[0]) if swapped else self.sides
+        windows, took = self.fresh(self.windows), {}
+        number = next(self._blocks)
+        for side in (held, free) if candidate_first(number) else (free, held):
+            stopped = stops and side is free
+            if stopped:
+                self.host.stop(held.link.number)
+            time.sleep(rest_s)
+            took[side is free] = statistics.median(side.run(windows, warmth=self._warmth))
+            if stopped:
+                self.host.go(held.link.number)
+        return math.log(took[True] / took[False])
 
     def close(self):
         """End both."""
@@ -120,17 +121,17 @@ class Pair:
 
 def measured(task, device, rests_ms, blocks):
     """The row of one task."""
+    cases = list(itertools.product(rests_ms, (True, False)))
+    logs = {case: [] for case in cases}
     with tempfile.TemporaryDirectory(prefix="pike-roles-") as folder:
         pair = Pair(task, device, Path(folder))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # those of the judge sleep while models are timed
         try:
             with on_own_core(spin_cpus(device.type)[0]):
-                cases = [
-                    pair.case(rest_ms, stopped, blocks)
-                    for rest_ms in rests_ms
-                    for stopped in (True, False)
-                ]
+                for _ in range(blocks // STRETCH):
+                    for rest_ms, stops in cases:
+                        logs[rest_ms, stops] += pair.stretch(rest_ms / 1e3, stops)
         finally:
             torch.set_num_threads(threads)
             pair.close()
@@ -139,8 +140,20 @@ def measured(task, device, rests_ms, blocks):
         "latency_ms": round(pair.latency_ms, 4),
         "calls": pair.calls,
         "windows": pair.windows,
-        "blocks": blocks,
-        "cases": cases,
+        "blocks": len(logs[cases[0]]),
+        "cases": [told(*case, logs[case]) for case in cases],
+    }
+
+
+def told(rest_ms, stops, logs):
+    """One case; the half-width is that of the ratio's 95 % interval."""
+    spread = statistics.stdev(logs)
+    return {
+        "rest_ms": rest_ms,
+        "stopped": stops,
+        "ratio": round(math.exp(statistics.mean(logs)), 4),
+        "half_width": round(1.96 * spread / math.sqrt(len(logs)), 4),
+        "spread": round(spread, 4),
     }
 
 
@@ -149,7 +162,9 @@ def main():
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--tasks", default=TASKS, help=f"of level3-pike ({TASKS})")
     words.add_argument("--rests", default=RESTS_MS, help=f"milliseconds ({RESTS_MS})")
-    words.add_argument("--blocks", type=int, default=100, help="of each case (100)")
+    words.add_argument(
+        "--blocks", type=int, default=100, help="of each case, in stretches of 20 (100)"
+    )
     words.add_argument("--device", choices=("cpu", "cuda"))
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
     asked = words.parse_args()

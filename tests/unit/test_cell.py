@@ -17,11 +17,12 @@ def cell(tmp_path):
     python.write_text('#!/bin/sh\nenv > "$HOME/seen"\n', encoding="utf-8")
     python.chmod(0o755)
 
-    def make(device: str) -> Cell:
+    def make(device: str, gpu: str | None = None) -> Cell:
         return Cell(
             engine=Engine.NONE,
             folder=tmp_path,
             device=device,
+            gpu=gpu,
             threads=1,
             python=str(python),
             memory_mb=256,
@@ -54,3 +55,14 @@ def test_on_a_cpu_there_is_nothing_to_say_about_a_gpu(cell, tmp_path):
 def test_a_runner_has_the_allocator_that_its_program_would_have_anywhere(cell, tmp_path):
     runner = cell("cuda")._spec("address", tmp_path, tmp_path)
     assert EXPANDABLE not in runner.env.values()
+
+
+def test_a_lane_s_gpu_is_the_only_one_for_judge_and_runner(cell, tmp_path):
+    one = cell("cuda", "GPU-a")
+    runner = one._spec("address", tmp_path, tmp_path)
+    assert (runner.gpu, runner.gpu_uuid) == (True, "GPU-a")
+    assert runner.env["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+    assert seen_by_the_judge(one, tmp_path)["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+    every = cell("cuda")._spec("address", tmp_path, tmp_path)
+    assert every.gpu_uuid == ""
+    assert "CUDA_VISIBLE_DEVICES" not in every.env

@@ -1,6 +1,5 @@
 """One side of a pair: what its windows go on from where a call leaves something to the next."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +20,6 @@ class Link(SimpleNamespace):
 
     def windows(self, op, inputs, answers, *, goes_on=False) -> float:
         self.asked.append((op, int(inputs[0]), goes_on))
-        self.last_s = time.monotonic()
         return float(inputs[0])
 
     def spaces(self, count):
@@ -65,19 +63,3 @@ def test_others_begin_anew_in_each_window():
     side.before = windows_of(9)[0]
     assert side.run(windows_of(1, 2)) == [1.0, 2.0]
     assert side.link.asked == [(Op.CALL, 1, False), (Op.CALL, 2, False)]
-
-
-def test_cores_rest_before_a_short_models_calls():
-    side = side_of(goes_on=False)
-    side.rest_s = 0.05
-    began_s = time.monotonic()
-    side.run(windows_of(1), warmth=windows_of(7)[0])
-    assert side.link.last_s - began_s >= 0.05
-
-
-@pytest.mark.timeout(20)
-def test_and_before_nothing_else():
-    side = side_of(goes_on=False)
-    side.rest_s = 60.0
-    side.run(windows_of(1))  # what takes long by itself
-    side.run(windows_of(1), Op.NULL, warmth=windows_of(7)[0])  # no model

@@ -122,7 +122,7 @@ FOUR = ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm")
 SIBLINGS = replace(
     USER,
     gpu_devices=FOUR,
-    gpu_nodes=(("GPU-a", "/dev/nvidia1"), ("GPU-b", "/dev/nvidia0")),
+    gpu_nodes=(("GPU-a", "/dev/nvidia1"),),
 )
 
 
@@ -130,7 +130,7 @@ SIBLINGS = replace(
     ("uuid", "shown"),
     [
         ("GPU-a", [*FOUR[1:]]),
-        ("GPU-b", [FOUR[0], *FOUR[2:]]),
+        ("GPU-b", [*FOUR]),  # whose own it is not known
         ("", [*FOUR]),
         ("MIG-c", [*FOUR]),  # the driver tells whole GPUs alone
     ],
@@ -144,10 +144,15 @@ def test_a_gpus_siblings_are_not_shown(uuid, shown):
 
 
 def test_the_driver_tells_whose_node_is_which(tmp_path):
-    told = {"0000:01:00.0": "GPU UUID: \t GPU-b\nDevice Minor: \t 0\n", "0000:02:00.0": "odd"}
+    told = {
+        "0000:01:00.0": "GPU UUID: \t GPU-b\nDevice Minor: \t 0\n",
+        "0000:02:00.0": "odd",
+        "0000:03:00.0": "GPU UUID: \t GPU-????????-????\nDevice Minor: \t 1\n",  # nobody uses it
+    }
     for place, text in told.items():
         (tmp_path / place).mkdir()
         (tmp_path / place / "information").write_text(f"Model: \t H100\n{text}")
+    (tmp_path / "0000:04:00.0/information").mkdir(parents=True)  # what can't be read
     assert gpu_nodes(tmp_path) == (("GPU-b", "/dev/nvidia0"),)
     assert gpu_nodes(tmp_path / "absent") == ()
 

@@ -124,13 +124,24 @@ known() { sacctmgr -nP show "$1" | cut -d"|" -f1 | grep -x "$2" >/dev/null; }
 stop_slurm() {
     if controller_answers; then
         scancel --user="$RIG_USER" 2>/dev/null || true
-        # Of a node whose daemon was killed nobody hears that its jobs have ended.
-        (await "the end of its jobs" 30 "$STATE/log/slurmctld.log" no_jobs) || true
+        # Of a node whose daemon was killed nobody hears that its jobs have ended: that is no fault.
+        for _ in $(seq 300); do
+            if no_jobs; then break; fi
+            sleep 0.1
+        done
     fi
     for node in "${NODES[@]}"; do stop "$node" slurmd; done
     stop slurmctld slurmctld
     # What looked after the jobs of such a node; the jobs' own processes end with their user.
-    pkill -KILL '^slurmstepd' || true
+    own_stepds | xargs --no-run-if-empty kill -KILL 2>/dev/null || true
+}
+
+# Those that write to a log of ours.
+own_stepds() {
+    local pid
+    for pid in $(pgrep '^slurmstepd'); do
+        if [ -n "$(find "/proc/$pid/fd" -lname "$STATE/*" 2>/dev/null)" ]; then echo "$pid"; fi
+    done
 }
 
 no_jobs() { [ -z "$(squeue -h --user="$RIG_USER" 2>/dev/null)" ]; }
