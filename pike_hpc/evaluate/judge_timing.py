@@ -58,10 +58,6 @@ times as fast as itself, half an interval 10 %; with a rest it is 1.00 and 2 %
 (tests/bench/identity.py --device cpu --tasks 4, two cores, 2026-11-28; what rests of other lengths
 do: tests/bench/roles.py)."""
 
-WATCHED_S = 0.1
-"""Rests of so long in all tell whether the candidate works in them: CPU time is told in steps of
-10 ms. Who works keeps its clocks and caches warm, and the reference's are cold by then."""
-
 SHORT_MS = 0.3
 """Models that take less share windows."""
 
@@ -125,8 +121,6 @@ class Stopwatch:
         self._clock, self._bounded, self._spun = clock, bounded, spun
         self._slow_calls = SLOW_PILOT_CALLS if on_cpu else 1
         self._rest_s, self._sleep = CORES_REST_S if on_cpu else 0.0, sleep
-        self._rested_s, self._worked_s = 0.0, 0.0
-        """Before the candidate's halves, and its own CPU time in that."""
         self._reference, self._candidate = (
             Side(link, goes_on=goes_on) for link in (reference, candidate)
         )
@@ -303,7 +297,7 @@ class Stopwatch:
         nulls: list[float] = []
         for is_candidate in (reverse, not reverse):
             if is_candidate:
-                self._rest_watched(plan)
+                self._rest(plan)
                 looks = {secrets.randbelow(len(windows)) for _ in range(plan.looks)}
                 times[True] = self._candidate.run(windows, looks=looks, warmth=warmth)
             else:
@@ -330,17 +324,6 @@ class Stopwatch:
         """Ask nothing of anybody, where the plan's calls are short."""
         if plan.warm and self._rest_s:
             self._sleep(self._rest_s)
-
-    def _rest_watched(self, plan: Plan) -> None:
-        """The same before the candidate's half. Raises Busy where it works meanwhile."""
-        if not (plan.warm and self._rest_s):
-            return
-        before = self._candidate.link.cpu_s()
-        self._rest(plan)
-        self._worked_s += self._candidate.link.cpu_s() - before
-        self._rested_s += self._rest_s
-        if self._rested_s >= WATCHED_S and self._worked_s > MAX_BUSY * self._rested_s:
-            raise Busy("it went on before its calls")
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
