@@ -130,10 +130,19 @@ def cmdline(pid: int) -> bytes:
         return b""
 
 
+EARLIER: set[int] = set()
+"""Processes below this one that were there before: compilers that other tests' torch keeps."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _know_earlier_processes():
+    EARLIER.update(descendants())
+
+
 def processes() -> dict[int, str]:
-    """State of each process below this one that isn't a warden."""
+    """State of each process below this one that these tests started and that isn't a warden."""
     found = {}
-    for pid in descendants():
+    for pid in set(descendants()) - EARLIER:
         fields = stat_of(pid)
         if fields and fields[0] != "Z" and b"evaluate/warden" not in cmdline(pid):
             found[pid] = fields[0]
