@@ -239,15 +239,12 @@ def grown(samples, value):
     now two of them wait and now three.
     """
     part = max(1, len(samples) // 4)
-    quarters = samples[part : 2 * part] or samples, samples[-part:]
-    common = set.intersection(*({s.processes for s in quarter} for quarter in quarters))
-    counts = Counter(s.processes for quarter in quarters for s in quarter if s.processes in common)
-    usual = [
-        [s for s in quarter if s.processes == counts.most_common(1)[0][0]] if counts else quarter
-        for quarter in quarters
-    ]
-    second, last = (statistics.median(map(value, quarter)) for quarter in usual)
-    return last - second
+    second, last = samples[part : 2 * part] or samples, samples[-part:]
+    known = {sample.processes for sample in second}
+    for usual, _ in Counter(s.processes for s in last if s.processes in known).most_common(1):
+        second = [sample for sample in second if sample.processes == usual]
+        last = [sample for sample in last if sample.processes == usual]
+    return statistics.median(map(value, last)) - statistics.median(map(value, second))
 
 
 def drive(device, asked):

@@ -75,8 +75,8 @@ class Pair:
         self._truth, _ = self._bench.truth(WeightsBy.STATE)
         self.calls = first.places
         (window,) = self.fresh(1)
-        self.latency_ms = statistics.median(first.windows(Op.CALL, window, first.spaces(self.calls))
-                                            for _ in range(5))  # fmt: skip
+        room = first.spaces(self.calls)
+        self.latency_ms = statistics.median(first.windows(Op.CALL, window, room) for _ in range(5))
         self.windows = windows_per_half(self.latency_ms * self.calls)
         self.sides = tuple(Side(link) for link in self.links)
         for side in self.sides:

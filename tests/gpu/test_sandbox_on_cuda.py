@@ -61,6 +61,19 @@ def given(folder):
     )
 
 
+def ended(engine, spec):
+    """The program at its end, whatever its status."""
+    return subprocess.run(
+        command(engine, spec, FACTS),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        start_new_session=True,
+        check=False,
+    )
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request, device):
     reason = refusal(request.param, FACTS, python_trial(given(Path("/tmp")), Path(sys.executable)))
@@ -83,15 +96,7 @@ def test_torch_and_its_compilers_work_on_cuda_under_the_filter(engine, folder):
     spec = given(folder if engine is Engine.NONE else Path("/tmp"))
     if engine is Engine.NONE:
         folder.chmod(0o1777)
-    done = subprocess.run(
-        command(engine, spec, FACTS),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        start_new_session=True,
-        check=False,
-    )
+    done = ended(engine, spec)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-3:] == ["works", "True", "2"]
 
@@ -105,15 +110,7 @@ def test_siblings_of_a_gpu_are_out_of_reach(engine, device, folder):
         pytest.skip(f"{engine}, {len(FACTS.gpu_nodes)} GPUs: there is nothing to leave out")
     spec = replace(given(folder), gpu_uuid=device.gpus[0])
     spec = replace(spec, argv=(*spec.argv[:-1], COUNT))
-    done = subprocess.run(
-        command(engine, spec, FACTS),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        start_new_session=True,
-        check=False,
-    )
+    done = ended(engine, spec)
     assert done.stdout.split() == ["1", "1.0"], done.stderr
 
 
