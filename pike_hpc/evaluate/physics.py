@@ -31,6 +31,10 @@ CONSTANT_MS = 0.02
 """How far the protocol's constant, which is taken off every latency, may be off. On an H200 its
 interquartile range was 0.005 ms; 0.02 ms are 96 MB there, so little is given away."""
 
+EXCUSED = 1.1
+"""How many times its latency a candidate may have taken, however wide its interval is. A program
+can make its own times vary; of honest ones none takes less than twice its floor."""
+
 BEYOND_CACHE = 0.5
 """Part of a call's bytes from which the floor says something of copies of them all: the protocol's
 constant then is at most five times the floor (four times the bytes, at three quarters of the peak
@@ -155,10 +159,10 @@ def _beyond(work: Work, l2_bytes: int) -> float:
 def impossible(timing: Timing, floor_ms: float) -> bool:
     """Whether the candidate was faster than the floor, by more than the clock may err.
 
-    Taken at the slow end of the interval: what is not certain refuses nobody.
+    Taken at the slow end of the interval, which is worth EXCUSED at the most.
     """
-    slowest_ms = max(timing.candidate_ms, timing.reference_ms / timing.ci95[0])
-    return slowest_ms + CONSTANT_MS < floor_ms / MARGIN
+    slow_end_ms = min(timing.reference_ms / timing.ci95[0], EXCUSED * timing.candidate_ms)
+    return max(timing.candidate_ms, slow_end_ms) + CONSTANT_MS < floor_ms / MARGIN
 
 
 def sure_part(hits: int, trials: int) -> float:

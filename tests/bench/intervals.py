@@ -20,6 +20,8 @@ import stamp
 
 from pike_hpc.evaluate.statistics import (
     APART,
+    APART_MOST,
+    APART_SPREADS,
     Block,
     Null,
     StopRule,
@@ -45,6 +47,8 @@ HALF_WIDTH = 0.01
 WINDOWS = 5
 FREE = Null(ms=0.0, spread_ms=0.0)
 """A protocol that takes no time of its own."""
+TAILED = 1.27
+"""What neighbours of a t law with 3 degrees of freedom are apart, beside those of a normal one."""
 BLOCK_S = 0.2
 """Said to have passed after each block: no early end is put off by the clock."""
 
@@ -65,6 +69,8 @@ class Fault:
     """Part of the blocks of which one half takes 1.1 to 3 times as long."""
     clock_ms: float = 0.0
     """The clock's step."""
+    windows: int = WINDOWS
+    """Of a half."""
 
 
 FAULTS = {
@@ -76,6 +82,7 @@ FAULTS = {
     "disturbed blocks": Fault(disturbed=0.05),
     "heavy tails": Fault(tails=True),
     "coarse clock": Fault(clock_ms=0.005),
+    "one window a half": Fault(windows=1),
     "all of them": Fault(
         tails=True, drift=0.1, throttle=0.2, memory=0.8, disturbed=0.05, clock_ms=0.001
     ),
@@ -85,7 +92,8 @@ FAULTS = {
 class Machine:
     """Times the reference and a candidate TRUTH times as fast, half after half.
 
-    TRUTH is what many processes show: in this one the candidate is faster or slower than that.
+    TRUTH is what many processes show: in this one the candidate is faster or slower than that, by
+    as much as the judge takes real machines to be, whose windows are as noisy.
     """
 
     def __init__(self, fault, noise, rng):
@@ -94,7 +102,10 @@ class Machine:
         self.load = rng.gauss(0, 1)
         self.reference_ms = rng.uniform(0.9, 1.1)
         self.throttles_at = rng.randrange(2 * BLOCKS)
-        self.candidate_ms = self.reference_ms / TRUTH * math.exp(rng.gauss(0, APART / 1.96))
+        spread = noise * (TAILED if fault.tails else 1.0)
+        spread *= 1.0 if fault.windows > 1 else math.sqrt(2)  # the half's noise is seen as well
+        apart = min(max(APART, APART_SPREADS * spread), APART_MOST) / 1.96
+        self.candidate_ms = self.reference_ms / TRUTH * math.exp(rng.gauss(0, apart))
 
     def half(self, ms):
         """Latencies of the windows of one half."""
@@ -107,7 +118,7 @@ class Machine:
             self.load = fault.memory * self.load + rest * self.rng.gauss(0, 1)
         slow += self.draw()
         self.halves += 1
-        return [self.read(ms * math.exp(slow + self.draw())) for _ in range(WINDOWS)]
+        return [self.read(ms * math.exp(slow + self.draw())) for _ in range(fault.windows)]
 
     def draw(self):
         """A piece of noise, of a half or of a window."""

@@ -84,8 +84,13 @@ def test_an_error_of_the_protocol_s_constant_refuses_nobody():
 
 
 def test_an_uncertain_time_refuses_nobody():
-    assert impossible(timing(0.8, ci=0.01), 1.0)
-    assert not impossible(timing(0.8, ci=0.3), 1.0)
+    assert impossible(timing(0.9, ci=0.01), 1.0)
+    assert not impossible(timing(0.9, ci=0.08), 1.0)
+
+
+def test_times_that_vary_excuse_no_more_than_a_little():
+    assert not impossible(timing(0.86, ci=0.5), 1.0)
+    assert impossible(timing(0.84, ci=0.5), 1.0)
 
 
 def test_operations_are_a_goal_and_no_floor():
