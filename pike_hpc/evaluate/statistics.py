@@ -47,12 +47,12 @@ APART_SPREADS = 1.5
 further its processes lie apart. This and the next number are the likeliest for 113 verdicts on
 H200s and 60 on two cores, all of references held against themselves (docs/adr/0016)."""
 APART_MOST = 0.05
-"""And at the most, before what the constant adds to it (`_apart`)."""
+"""And at the most, before what the constant adds to it."""
 NORMAL_STEP = 0.6745 * math.sqrt(2)
 """The median distance of two numbers of a normal law, in its standard deviations."""
 EARLY_CARE = 2.2
-"""How many times the upper half of what blocks show a candidate must be below the limit to be let
-go: it is asked after each block, and in less than 1 % of measurements may a good one be lost."""
+"""How many times the upper half of the interval a candidate must be below the limit to be let go:
+it is asked after each block, and in less than 1 % of measurements may a good one be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,6 @@ class Estimate:
     """Timed calls of the candidate."""
     half_width: float
     """Half of the interval relative to the estimate, without `apart`: what more blocks narrow."""
-    apart: float = 0.0
-    """Half of an interval, of a logarithm: how far this pair of processes may be from others. It is
-    in `ci95`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +129,8 @@ class StopRule:
     early_blocks: int = 4
     early_s: float = 0.5
     early_below: float = 0.8
-    """A candidate whose whole interval, EARLY_CARE times as wide in what blocks show, lies below
-    this after `early_blocks` and `early_s` is let go: a disturbance must not end a good one."""
+    """A candidate whose whole interval, EARLY_CARE times as wide, lies below this after
+    `early_blocks` and `early_s` is let go: a short disturbance must not end a good one."""
 
 
 def without_null(latency_ms: float, null: Null) -> float:
@@ -171,51 +168,48 @@ def estimate(blocks: Sequence[Block], null: Null) -> Estimate:
     shift = min(shift, LONE)
     below = math.hypot(max(found.middle - found.low, unseen), shift)
     above = math.hypot(max(found.high - found.middle, unseen), shift)
-    apart = min(_apart(blocks, reference_ms, candidate_ms, null), LONE)
+    further = min(apart(blocks, reference_ms, candidate_ms, null), LONE)
     return Estimate(
         speedup=math.exp(found.middle),
         ci95=(
-            math.exp(found.middle - math.hypot(below, apart)),
-            math.exp(found.middle + math.hypot(above, apart)),
+            math.exp(found.middle - math.hypot(below, further)),
+            math.exp(found.middle + math.hypot(above, further)),
         ),
         candidate_ms=candidate_ms,
         reference_ms=reference_ms,
         windows=sum(len(b.candidate_ms) for b in blocks),
         half_width=(math.exp(above) - math.exp(-below)) / 2,
-        apart=apart,
     )
 
 
-def _apart(blocks: Sequence[Block], reference_ms: float, candidate_ms: float, null: Null) -> float:
+def apart(blocks: Sequence[Block], reference_ms: float, candidate_ms: float, null: Null) -> float:
     """How far this pair of processes may be from the mean over pairs, half of an interval.
 
     Two sides that are alike differ as much as APART and the others say, so the half of either side
     counts by its square. They differ in the constant by the same part as in the model: it is one of
     all that was measured, and weighs the more the less is left.
+
+    Args:
+        blocks: as measured.
+        reference_ms: what is left of the reference without the constant.
+        candidate_ms: of the candidate.
+        null: the constant.
     """
-    steps = (
-        _steps([b.reference_ms for b in blocks]),
-        _steps([b.candidate_ms for b in blocks]),
+    sides = (
+        _half_apart([b.reference_ms for b in blocks]) * (1 + null.ms / reference_ms),
+        _half_apart([b.candidate_ms for b in blocks]) * (1 + null.ms / candidate_ms),
     )
-    if not any(steps):
-        # One window a half: neighbours of one side are a block apart, and what they share is not.
-        ratios = [math.log(b.reference_ms[0] / b.candidate_ms[0]) for b in blocks]
-        both = [abs(b - a) / math.sqrt(2) for a, b in itertools.pairwise(ratios)]
-        steps = (both, both)
-    weights = (1 + null.ms / reference_ms, 1 + null.ms / candidate_ms)
-    halves = (process_half(side) * weight for side, weight in zip(steps, weights, strict=True))
-    return math.hypot(*halves) / math.sqrt(2)
+    return math.hypot(*sides) / math.sqrt(2)
 
 
-def _steps(halves_ms: Sequence[Sequence[float]]) -> list[float]:
-    """How far neighbours within a half lie apart, of a logarithm: they share a drift's slowness."""
-    pairs = (pair for half in halves_ms for pair in itertools.pairwise(half))
-    return [abs(math.log(b / a)) for a, b in pairs]
+def _half_apart(halves_ms: Sequence[Sequence[float]]) -> float:
+    """Between APART and APART_MOST, by the spread that neighbours in time show.
 
-
-def process_half(steps: Sequence[float]) -> float:
-    """Between APART and APART_MOST by the spread that so many steps between windows show."""
-    spread = median(steps) / NORMAL_STEP if steps else 0.0
+    Within a half, whose windows share a drift's slowness; between halves where each is one window.
+    """
+    pairs = [pair for half in halves_ms for pair in itertools.pairwise(half)]
+    pairs = pairs or list(itertools.pairwise(half[0] for half in halves_ms))
+    spread = median(abs(math.log(b / a)) for a, b in pairs) / NORMAL_STEP if pairs else 0.0
     return min(max(APART, APART_SPREADS * spread), APART_MOST)
 
 
@@ -244,19 +238,12 @@ class Decision:
 def decide(found: Estimate, blocks: int, spent_s: float, rule: StopRule) -> Decision:
     """What to do after a block."""
     early = blocks >= rule.early_blocks and spent_s >= rule.early_s
-    if early and found.speedup * math.exp(_careful(found)) < rule.early_below:
+    if early and found.speedup * (found.ci95[1] / found.speedup) ** EARLY_CARE < rule.early_below:
         return Decision(stop=True, early=True)
     if blocks < rule.min_blocks:
         return Decision(stop=False)
     budget_s = rule.budget_s * (PATIENCE if found.half_width > LOOSE else 1.0)
     return Decision(stop=found.half_width <= rule.half_width or spent_s >= budget_s)
-
-
-def _careful(found: Estimate) -> float:
-    """The upper half of the interval, of a logarithm, EARLY_CARE times as much for the blocks."""
-    above = math.log(found.ci95[1] / found.speedup)
-    by_blocks = math.sqrt(max(0.0, above**2 - found.apart**2))
-    return math.hypot(EARLY_CARE * by_blocks, found.apart)
 
 
 def candidate_first(block: int) -> bool:
