@@ -46,7 +46,7 @@ APART_SPREADS = 1.5
 """The same in spreads of windows, for models that wait for their CPU: the noisier the host, the
 further its processes lie apart. This and the next number are the likeliest for 113 verdicts on
 H200s and 60 on two cores, all of references held against themselves (docs/adr/0016)."""
-APART_MOST = 0.05
+APART_MOST = 0.04
 """And at the most, before what the constant adds to it."""
 NORMAL_STEP = 0.6745 * math.sqrt(2)
 """The median distance of two numbers of a normal law, in its standard deviations."""
@@ -168,12 +168,12 @@ def estimate(blocks: Sequence[Block], null: Null) -> Estimate:
     shift = min(shift, LONE)
     below = math.hypot(max(found.middle - found.low, unseen), shift)
     above = math.hypot(max(found.high - found.middle, unseen), shift)
-    further = min(apart(blocks, reference_ms, candidate_ms, null), LONE)
+    others = min(apart(blocks, reference_ms, candidate_ms, null), LONE)
     return Estimate(
         speedup=math.exp(found.middle),
         ci95=(
-            math.exp(found.middle - math.hypot(below, further)),
-            math.exp(found.middle + math.hypot(above, further)),
+            math.exp(found.middle - math.hypot(below, others)),
+            math.exp(found.middle + math.hypot(above, others)),
         ),
         candidate_ms=candidate_ms,
         reference_ms=reference_ms,
@@ -185,9 +185,9 @@ def estimate(blocks: Sequence[Block], null: Null) -> Estimate:
 def apart(blocks: Sequence[Block], reference_ms: float, candidate_ms: float, null: Null) -> float:
     """How far this pair of processes may be from the mean over pairs, half of an interval.
 
-    Two sides that are alike differ as much as APART and the others say, so the half of either side
-    counts by its square. They differ in the constant by the same part as in the model: it is one of
-    all that was measured, and weighs the more the less is left.
+    The root mean square of what its sides may be: APART and the others are of pairs of like sides.
+    A side's is a part of all that was measured, the constant in it, and weighs the more the less is
+    left.
 
     Args:
         blocks: as measured.
@@ -205,7 +205,8 @@ def apart(blocks: Sequence[Block], reference_ms: float, candidate_ms: float, nul
 def _half_apart(halves_ms: Sequence[Sequence[float]]) -> float:
     """Between APART and APART_MOST, by the spread that neighbours in time show.
 
-    Within a half, whose windows share a drift's slowness; between halves where each is one window.
+    Within a half, whose windows share a drift's slowness. Between halves where each is one window:
+    a drift of more than half a percent a block counts as spread there.
     """
     pairs = [pair for half in halves_ms for pair in itertools.pairwise(half)]
     pairs = pairs or list(itertools.pairwise(half[0] for half in halves_ms))

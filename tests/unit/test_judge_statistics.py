@@ -268,6 +268,15 @@ def test_with_one_window_a_half_halves_show_the_noise():
     assert seen(noisy[:1]) == pytest.approx(APART)
 
 
+def test_what_the_constant_hides_of_processes_weighs_by_what_is_left():
+    rng = random.Random(1)
+    noisy = [block_of(rng, 0.3) for _ in range(40)]
+    steps = [1 + 1e-9 * i for i in range(5)]
+    blocks = [Block(reference_ms=b.reference_ms, candidate_ms=tuple(steps)) for b in noisy]
+    found = apart(blocks, 1.0, 0.5, Null(ms=3.0, spread_ms=0.0))
+    assert found == pytest.approx(math.hypot(APART_MOST * 4, APART * 7) / math.sqrt(2))
+
+
 def test_noise_of_one_side_alone_widens_the_interval_too():
     rng = random.Random(1)
 

@@ -83,7 +83,7 @@ def test_an_error_of_the_protocol_s_constant_refuses_nobody():
     assert not impossible(timing(floor_ms - 0.9 * CONSTANT_MS), floor_ms)
 
 
-def test_an_uncertain_time_refuses_nobody():
+def test_a_time_that_is_a_little_uncertain_refuses_nobody():
     assert impossible(timing(0.9, ci=0.01), 1.0)
     assert not impossible(timing(0.9, ci=0.08), 1.0)
 
