@@ -6,7 +6,11 @@ calibration.
 
 from __future__ import annotations
 
+import ast
+import io
+import tokenize
 from pathlib import Path
+from typing import TypeGuard
 
 from pike_hpc.records import digest
 
@@ -54,8 +58,37 @@ MODULES = (
 
 
 def code_digest(package: Path = PACKAGE, modules: tuple[str, ...] = MODULES) -> str:
-    """sha256 over names and bytes of the modules. Raises OSError where one is absent."""
+    """sha256 over names and code of the modules. Raises OSError where one is absent."""
     parts: list[str | bytes] = []
     for name in modules:
-        parts += [name, (package / name).read_bytes()]
+        parts += [name, code_of((package / name).read_text("utf-8"))]
     return digest(*parts)
+
+
+def code_of(source: str) -> str:
+    """A module without its comments, docstrings and other lone texts, and without their lines.
+
+    So that who explains something better need not borrow a GPU. The same for each Python.
+    """
+    lines = io.StringIO(source).readlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            before = lines[row - 1][:column].rstrip()
+            lines[row - 1] = before + "\n" if before else ""
+    raw = [line.encode() for line in lines]  # columns of ast are bytes
+    # A line that is gone keeps its number, or ast would count others than `raw` does.
+    texts = [n for n in ast.walk(ast.parse(b"".join(r or b"\n" for r in raw))) if _is_lone_text(n)]
+    for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        first, last = node.lineno - 1, node.end_lineno or node.lineno
+        kept = raw[first][: node.col_offset] + raw[last - 1][node.end_col_offset :]
+        raw[first:last] = [kept if kept.strip() else b""]
+    return b"".join(raw).decode()
+
+
+def _is_lone_text(node: ast.AST) -> TypeGuard[ast.Expr]:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
