@@ -14,6 +14,7 @@ that changes sign from number to number moves the median and not this.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,9 @@ RANGES = {2: 7.06, 3: 1.38, 4: 0.76, 5: 0.534}
 """Half of the interval in ranges of the numbers: the 0.955 quantiles of |centre| / range over 10
 million samples of a normal law (for two numbers tan(pi / 2 * 0.955) / 2). Tails heavier than the
 normal's make these intervals hold more often, up to 0.97: hence not CONFIDENCE."""
+
+NORMAL = 1.96
+"""Half of a 95 % interval in standard deviations of a normal law."""
 
 LONE = 0.7
 """Half of the interval where there is a single number. No law says it: of a logarithm, from half
@@ -63,6 +67,43 @@ def centre(values: Sequence[float]) -> Centre:
     low = means[step] + part * (means[step + 1] - means[step])
     high = means[-1 - step] - part * (means[-1 - step] - means[-2 - step])
     return Centre(middle=middle, low=min(low, middle), high=max(high, middle))
+
+
+def joined(half: float, known: float, count: int) -> float:
+    """Half of an interval for a sum: what `count` numbers show, and a spread known beforehand.
+
+    Few numbers show their own spread badly, and their interval is wide for it; the surer the rest
+    of the sum is, the less the whole needs of that. The root of the sum of squares alone held in
+    up to 98 of 100. By degrees of freedom of the sum (Welch, The generalization of Student's
+    problem when several different population variances are involved, Biometrika 34, 1947), and
+    never below either part, where up to six numbers would be by that. More than MOST numbers count
+    as they are, not as they are grouped: less than a hundredth of the interval.
+
+    Args:
+        half: of the numbers' own interval.
+        known: half of a 95 % interval of what is known.
+        count: of the numbers; with one of them the interval is no law's, and as wide as it is.
+    """
+    if count == 1:
+        return math.hypot(half, known)
+    sampled = half / _wider(1 / (count - 1))
+    total = math.hypot(sampled, known)
+    if not total:
+        return 0.0
+    return max(half, total * _wider((sampled / total) ** 4 / (count - 1)))
+
+
+def _wider(unsure: float) -> float:
+    """How much wider a 95 % interval is by Student's law than by the normal one.
+
+    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5, three terms of it: 2 % less
+    than it is for five numbers, 4 % for four, 10 % for three. With nothing beside them it cancels.
+
+    Args:
+        unsure: one by the degrees of freedom.
+    """
+    z = NORMAL
+    return 1 + (z**2 + 1) / 4 * unsure + (5 * z**4 + 16 * z**2 + 3) / 96 * unsure**2
 
 
 def _together(values: Sequence[float]) -> list[float]:

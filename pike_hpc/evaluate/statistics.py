@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from pike_hpc.evaluate.centre import LONE, centre
+from pike_hpc.evaluate.centre import LONE, NORMAL, centre, joined
 
 HALF_BLOCK_MS = 25.0
 NULL_FLOOR = 0.5
@@ -97,7 +97,7 @@ class Null:
         median's standard error is 1.25 times the mean's, an interquartile range 1.35 standard
         deviations of a normal law.
         """
-        return 1.96 * 1.25 / 1.35 * self.spread_ms / math.sqrt(blocks)
+        return NORMAL * 1.25 / 1.35 * self.spread_ms / math.sqrt(blocks)
 
 
 LOOSE, PATIENCE = 0.1, 3.0
@@ -166,26 +166,32 @@ def estimate(blocks: Sequence[Block], null: Null) -> Estimate:
     # The same constant is taken off both sides: where it is off, both latencies shift alike.
     shift = null.half_width_ms(len(blocks)) * abs(1 / reference_ms - 1 / candidate_ms)
     shift = min(shift, LONE)
-    below = math.hypot(max(found.middle - found.low, unseen), shift)
-    above = math.hypot(max(found.high - found.middle, unseen), shift)
     others = min(apart(blocks, reference_ms, candidate_ms, null), LONE)
+
+    def ends(known: float) -> tuple[float, float]:
+        """Of the interval's logarithms, from its middle: what no block shows joined to them."""
+        below, above = (
+            max(joined(half, known, len(blocks)), math.hypot(unseen, known))
+            for half in (found.middle - found.low, found.high - found.middle)
+        )
+        return -below, above
+
+    below, above = ends(math.hypot(shift, others))
+    narrowest = ends(shift)
     return Estimate(
         speedup=math.exp(found.middle),
-        ci95=(
-            math.exp(found.middle - math.hypot(below, others)),
-            math.exp(found.middle + math.hypot(above, others)),
-        ),
+        ci95=(math.exp(found.middle + below), math.exp(found.middle + above)),
         candidate_ms=candidate_ms,
         reference_ms=reference_ms,
         windows=sum(len(b.candidate_ms) for b in blocks),
-        half_width=(math.exp(above) - math.exp(-below)) / 2,
+        half_width=(math.exp(narrowest[1]) - math.exp(narrowest[0])) / 2,
     )
 
 
 def apart(blocks: Sequence[Block], reference_ms: float, candidate_ms: float, null: Null) -> float:
     """How far this pair of processes may be from the mean over pairs, half of an interval.
 
-    The root mean square of what its sides may be: APART and the others are of pairs of like sides.
+    The root mean square of what its sides may be: `side_apart` is of pairs of like sides.
     A side's is a part of all that was measured, the constant in it, and weighs the more the less is
     left.
 
@@ -196,22 +202,26 @@ def apart(blocks: Sequence[Block], reference_ms: float, candidate_ms: float, nul
         null: the constant.
     """
     sides = (
-        _half_apart([b.reference_ms for b in blocks]) * (1 + null.ms / reference_ms),
-        _half_apart([b.candidate_ms for b in blocks]) * (1 + null.ms / candidate_ms),
+        side_apart(_spread([b.reference_ms for b in blocks])) * (1 + null.ms / reference_ms),
+        side_apart(_spread([b.candidate_ms for b in blocks])) * (1 + null.ms / candidate_ms),
     )
     return math.hypot(*sides) / math.sqrt(2)
 
 
-def _half_apart(halves_ms: Sequence[Sequence[float]]) -> float:
-    """Between APART and APART_MOST, by the spread that neighbours in time show.
+def side_apart(spread: float) -> float:
+    """How far processes of a program lie apart, half of an interval, by its windows' spread."""
+    return min(max(APART, APART_SPREADS * spread), APART_MOST)
+
+
+def _spread(halves_ms: Sequence[Sequence[float]]) -> float:
+    """Of a side's windows, as a standard deviation of a logarithm, by neighbours in time.
 
     Within a half, whose windows share a drift's slowness. Between halves where each is one window:
     a drift of more than half a percent a block counts as spread there.
     """
     pairs = [pair for half in halves_ms for pair in itertools.pairwise(half)]
     pairs = pairs or list(itertools.pairwise(half[0] for half in halves_ms))
-    spread = median(abs(math.log(b / a)) for a, b in pairs) / NORMAL_STEP if pairs else 0.0
-    return min(max(APART, APART_SPREADS * spread), APART_MOST)
+    return median(abs(math.log(b / a)) for a, b in pairs) / NORMAL_STEP if pairs else 0.0
 
 
 def clock_step(blocks: Sequence[Block]) -> float:

@@ -19,15 +19,13 @@ from statistics import fmean, median
 import stamp
 
 from pike_hpc.evaluate.statistics import (
-    APART,
-    APART_MOST,
-    APART_SPREADS,
     Block,
     Null,
     StopRule,
     candidate_first,
     decide,
     estimate,
+    side_apart,
 )
 
 MODULES = ("evaluate/centre.py", "evaluate/statistics.py")
@@ -104,7 +102,7 @@ class Machine:
         self.throttles_at = rng.randrange(2 * BLOCKS)
         spread = noise * (TAILED if fault.tails else 1.0)
         spread *= 1.0 if fault.windows > 1 else math.sqrt(2)  # the half's noise is seen as well
-        apart = min(max(APART, APART_SPREADS * spread), APART_MOST) / 1.96
+        apart = side_apart(spread) / 1.96
         self.candidate_ms = self.reference_ms / TRUTH * math.exp(rng.gauss(0, apart))
 
     def half(self, ms):

@@ -2,9 +2,11 @@
 
 import math
 import random
+from statistics import fmean, stdev
 
 import pytest
 
+from pike_hpc.evaluate.centre import LONE, joined
 from pike_hpc.evaluate.statistics import (
     APART,
     APART_MOST,
@@ -303,3 +305,56 @@ def test_noise_of_one_side_alone_widens_the_interval_too():
 def test_readings_that_do_not_repeat_show_no_step():
     assert clock_step([Block(reference_ms=(2.0, 2.0), candidate_ms=(2.0,))]) == 0.0
     assert clock_step([Block(reference_ms=(2.0, 2.1), candidate_ms=(1.0,))]) == 0.0
+
+
+@pytest.mark.parametrize("count", [2, 5, 12, 40])
+def test_numbers_that_say_all_or_nothing_of_a_sum_leave_the_interval_as_it_was(count):
+    assert joined(0.02, 0.0, count) == pytest.approx(0.02)
+    assert joined(0.0, 0.02, count) == pytest.approx(0.02)
+    assert joined(1e-300, 0.02, count) == pytest.approx(0.02)
+    assert joined(0.0, 0.0, count) == 0.0
+
+
+@pytest.mark.parametrize("count", [5, 8, 20])
+def test_a_sum_of_what_is_known_and_what_few_numbers_show_is_held_as_often_as_said(count):
+    """Student's own interval of a mean, and a shift whose law is known: either is half of it."""
+    rng = random.Random(count)
+    student = {5: 2.776, 8: 2.365, 20: 2.093}[count]
+    held = plain = 0
+    for _ in range(8000):
+        values = [rng.gauss(0, math.sqrt(count)) for _ in range(count)]
+        off = abs(fmean(values) + rng.gauss(0, 1))
+        half = student * stdev(values) / math.sqrt(count)
+        held += off < joined(half, 1.96, count)
+        plain += off < math.hypot(half, 1.96)
+    assert 0.943 < held / 8000 < 0.957
+    assert plain >= held
+    if count == 5:
+        assert plain / 8000 > 0.96, "the root of the sum of squares does as well"
+
+
+@pytest.mark.parametrize(
+    ("count", "student", "freedom", "of_the_sum", "off"),
+    [
+        (5, 2.776, 16, 2.120, 0.015),
+        (8, 2.365, 28, 2.048, 0.005),
+        (20, 2.093, 76, 1.992, 0.002),
+    ],
+)
+def test_equal_parts_have_four_times_the_degrees_of_freedom(
+    count, student, freedom, of_the_sum, off
+):
+    """Student's quantiles at 0.975 from any table of them."""
+    assert freedom == 4 * (count - 1)
+    wanted = of_the_sum * math.sqrt(2)
+    assert joined(student, 1.96, count) == pytest.approx(wanted, rel=off)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 48])
+def test_a_sum_is_never_surer_than_its_parts(count):
+    for known in (0.001, 0.01, 0.1, 0.3, 0.5, 1.0, 10.0):
+        assert max(1.0, known) <= joined(1.0, known, count) <= math.hypot(1.0, known) + 1e-9
+
+
+def test_a_single_number_has_no_law():
+    assert joined(LONE, 0.3, 1) == math.hypot(LONE, 0.3)
