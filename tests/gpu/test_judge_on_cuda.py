@@ -186,3 +186,23 @@ def test_a_candidate_that_holds_all_memory_is_told_so_and_not_the_judge(judge):
     assert "left no room to judge it in" in result.message
     honest = judge(LARGE, LARGE.source + "\n\nclass ModelNew(Model):\n    pass\n")
     assert honest.status is EvalStatus.PASSED, honest
+
+
+LOOKS = """
+import sys
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        found = "idle" if torch.cuda.current_stream().query() else "queued"
+        print(found, file=sys.stderr)
+        return super().forward(x)
+"""
+
+
+def test_a_program_is_asked_while_its_input_is_still_being_made(judge):
+    """As by a layer before it: the host's time until its first kernel hides in that."""
+    result = judge(LARGE, LARGE.source + LOOKS)
+    assert result.status is EvalStatus.PASSED, result
+    found = [line for line in result.log_tail.splitlines() if line in ("idle", "queued")]
+    assert found.count("queued") > len(found) / 2, found

@@ -113,8 +113,11 @@ class Runner:
         self._mapped.append(device_memory.import_(fd, size, 0, writable=True))
         return self._mapped[-1].tensor(torch.uint8, (size,), 0)
 
-    def serve(self, op: Op, source: Source, place: int, number: int) -> Code:
-        """Do `op`: OK, or PLACED. Raises Refused, or whatever the program raises."""
+    def serve(self, op: Op, source: Source, place: int, number: int) -> Code:  # noqa: PLR0912
+        """Do `op`, by a branch for each: OK, or PLACED.
+
+        Raises Refused, or whatever the program raises.
+        """
         if op is Op.IMPORT:
             self._import()
         elif op is Op.LOAD:
@@ -132,6 +135,8 @@ class Runner:
         elif op is Op.NULL:
             self._last[-1] = [packed(leaf) for leaf in self._last[-1]]
             self._copy_in(place, number)
+            if self._setup["sealed"]:
+                self._settle()  # as a call does when its model has ended
             self._copy_out(self._last[-1], place)
         elif op is Op.AGAIN:
             self._copy_out(self._last[0], place)
@@ -274,10 +279,10 @@ class Runner:
             return self._model(*unflatten(*arguments))
 
     def _copy_in(self, place: int, key: int) -> None:
+        """Have the inputs lie there when the GPU has done what is queued."""
         with torch.no_grad():  # a program may ask for its input's gradient
             if self._setup["sealed"]:
                 seal.cover(self._rows[place], key)
-                self._settle()
             elif self._device.type != "cpu":
                 for there, here in zip(self._inputs[place], self._here[place], strict=True):
                     here.copy_(there)
