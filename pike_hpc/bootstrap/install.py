@@ -107,8 +107,9 @@ def _site_here(sites: Path, asked: str, *, take: bool) -> str | None:
     if shutil.which("sbatch"):
         names = ", ".join(clusters(sites, os.path.expandvars))
         _say(
-            "there is an sbatch, but no site was named: all runs here, on this very machine; "
-            f"as jobs of Slurm: {asked} SITE=NAME ({names}; others: docs/sites.md)"
+            "there is an sbatch, but no site was named: all runs here, on this very machine\n"
+            f"  valid: {names}; others: docs/sites.md\n"
+            f"  next:  {asked} SITE=NAME, for jobs of Slurm"
         )
     return ""
 

@@ -161,8 +161,10 @@ def test_where_there_is_slurm_it_is_said_once_that_all_runs_here(make: Run, clon
     assert "this very machine" not in make("submit").stderr
     with_sbatch(clone)
     done = make("submit")
-    (line,) = [line for line in done.stderr.splitlines() if "this very machine" in line]
-    assert re.search(r"make submit .*SITE=NAME \(devcluster, lawrencium, perlmutter;", line)
+    said = done.stderr.splitlines()
+    (at,) = [i for i, line in enumerate(said) if "this very machine" in line]
+    assert said[at + 1].startswith("  valid: devcluster, lawrencium, perlmutter;")
+    assert re.search(r"next: +make submit .*SITE=NAME,", said[at + 2])
     assert "could not be made" in done.stderr  # it went on
 
 
