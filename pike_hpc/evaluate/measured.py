@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeGuard
 
 from pike_hpc.records import digest
 
@@ -66,7 +66,7 @@ def code_digest(package: Path = PACKAGE, modules: tuple[str, ...] = MODULES) -> 
 
 
 def code_of(source: str) -> str:
-    """A module without its comments, docstrings and other lone texts, and without their lines.
+    """A module without comments, docstrings, other lone texts, and empty lines outside of texts.
 
     So that who explains something better need not borrow a GPU. The same for each Python.
     """
@@ -74,21 +74,28 @@ def code_of(source: str) -> str:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
-            before = lines[row - 1][:column].rstrip()
-            lines[row - 1] = before + "\n" if before else ""
+            lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
     raw = [line.encode() for line in lines]  # columns of ast are bytes
-    # A line that is gone keeps its number, or ast would count others than `raw` does.
-    texts = [n for n in ast.walk(ast.parse(b"".join(r or b"\n" for r in raw))) if _is_lone_text(n)]
-    for node in sorted(texts, key=lambda node: (node.lineno, node.col_offset), reverse=True):
-        first, last = node.lineno - 1, node.end_lineno or node.lineno
-        kept = raw[first][: node.col_offset] + raw[last - 1][node.end_col_offset :]
-        raw[first:last] = [kept if kept.strip() else b""]
-    return b"".join(raw).decode()
+    texts = list(_texts(ast.parse(b"".join(raw))))
+    lone = [node for node in texts if isinstance(node, ast.Expr)]
+    others = [node for node in texts if not isinstance(node, ast.Expr)]
+    kept = {n for node in others for n in range(node.lineno - 1, (node.end_lineno or 0) - 1)}
+    for node in sorted(lone, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        rest = raw[first][: node.col_offset] + raw[last][node.end_col_offset :]
+        raw[first : last + 1] = [rest, *[b""] * (last - first)]  # all others keep their numbers
+    return b"".join(line for n, line in enumerate(raw) if line.strip() or n in kept).decode()
 
 
-def _is_lone_text(node: ast.AST) -> TypeGuard[ast.Expr]:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+def _texts(node: ast.AST) -> Iterator[ast.Expr | ast.expr]:
+    """Texts that are statements by themselves, and all others, an f-string as one."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case (
+                ast.Expr(value=ast.Constant(value=str() | bytes()))
+                | ast.Constant(value=str() | bytes())
+                | ast.JoinedStr()
+            ):
+                yield child
+            case _:
+                yield from _texts(child)

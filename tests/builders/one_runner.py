@@ -12,7 +12,7 @@ from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_shared import Shared
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
-from pike_hpc.evaluate.runner import CACHE_BYTES, SHEET_BYTES, Code, Op, Source
+from pike_hpc.evaluate.runner import CACHE_BYTES, SHEET_BYTES, Code, Op, Source, seal
 from pike_hpc.evaluate.runner.serve import Runner, perform
 from pike_hpc.records import Task
 from pike_hpc.tasks.load import build
@@ -20,6 +20,8 @@ from pike_hpc.tasks.load import build
 CPU = torch.device("cpu")
 EXAM = 7
 """Seed of the input that is asked."""
+KEY = 5
+"""Of what covers it, where it is sealed."""
 
 
 _TRUTHS: dict[str, Truth] = {}
@@ -35,7 +37,15 @@ def truth_of(task: Task) -> Truth:
 class OneRunner:
     """A candidate's runner, and what the judge knows of its task."""
 
-    def __init__(self, task: Task, source: str, *, resets: bool = False) -> None:
+    def __init__(
+        self,
+        task: Task,
+        source: str,
+        *,
+        resets: bool = False,
+        sealed: bool = False,
+        kind: type[Runner] = Runner,
+    ) -> None:
         self.truth = truth_of(task)
         # Ahead: a program may change what torch makes by default.
         self._asked, self._right = self.truth.pack(EXAM), self.truth.answers(EXAM)
@@ -50,7 +60,7 @@ class OneRunner:
             place=Place.HOST,
             answers=Place.HOST,
             construct="cpu",
-            sealed=False,
+            sealed=sealed,
             places=1,
             resets=resets,
             threads=torch.get_num_threads(),
@@ -63,7 +73,8 @@ class OneRunner:
         setup["buffer_bytes"] = [self._inputs.tensor.numel(), self._outputs.tensor.numel()]
         memory = self._inputs.fd, self._outputs.fd, shared.weights.fd, shared.other_weights.fd
         self._room = SharedBuffer("cache", CACHE_BYTES)
-        self.runner = Runner(setup, [*memory, self._sheet, self._room.fd])
+        self._sealed = sealed
+        self.runner = kind(setup, [*memory, self._sheet, self._room.fd])
 
     def do(self, op: Op, source: Source = Source.STATE, number: int = 0) -> Code:
         return perform(self.runner, op, source, 0, number)
@@ -74,10 +85,12 @@ class OneRunner:
         code = self.do(Op.IMPORT)
         return code if code is not Code.OK else self.do(Op.LOAD, Source.STATE, seed)
 
-    def call(self) -> Code:
+    def call(self, op: Op = Op.CALL) -> Code:
         self._inputs.tensor[:] = self._asked
+        if self._sealed:
+            seal.cover(self._inputs.tensor, KEY)
         self._outputs.tensor.fill_(0xFF)
-        return self.do(Op.CALL)
+        return self.do(op, number=KEY)
 
     def error(self) -> float:
         """The largest difference of its answer from the truth."""
