@@ -6,11 +6,12 @@ from statistics import fmean, stdev
 
 import pytest
 
-from pike_hpc.evaluate.centre import LONE, joined
+from pike_hpc.evaluate.centre import LONE, centre, joined
 from pike_hpc.evaluate.statistics import (
     APART,
     APART_MOST,
     APART_SPREADS,
+    CLOCK_PART,
     NULL_FLOOR,
     SURE,
     Block,
@@ -358,3 +359,46 @@ def test_a_sum_is_never_surer_than_its_parts(count):
 
 def test_a_single_number_has_no_law():
     assert joined(LONE, 0.3, 1) == math.hypot(LONE, 0.3)
+
+
+def five(reference_ms, candidate_ms, spread=0.0):
+    """Five blocks of one window a half, whose logarithms are `spread` apart and symmetric."""
+    steps = [spread * (i - 2) for i in range(5)]
+    return [
+        Block(reference_ms=(reference_ms * math.exp(x),), candidate_ms=(candidate_ms,))
+        for x in steps
+    ]
+
+
+def log_half(found):
+    """Half of an interval that is symmetric as a logarithm."""
+    return math.log(found.ci95[1] / found.ci95[0]) / 2
+
+
+def test_the_stated_interval_joins_what_blocks_show_and_what_lies_between_processes():
+    blocks = five(2.0, 1.0, 0.008)
+    shown = centre([math.log(2.0) + 0.008 * (i - 2) for i in range(5)])
+    half = (shown.high - shown.low) / 2
+    found = estimate(blocks, FREE)
+    # Its windows differ by a spread that is seen between halves, the candidate's don't at all.
+    others = apart(blocks, 2.0, 1.0, FREE)
+    assert log_half(found) == pytest.approx(joined(half, others, 5), rel=1e-6)
+    assert log_half(found) < 0.95 * math.hypot(half, others), "squares add up to more"
+    assert found.half_width == pytest.approx(math.sinh(half), rel=1e-6), "and nothing more narrows"
+
+
+def test_a_coarse_clocks_step_is_joined_to_what_lies_between_processes():
+    blocks = [Block(reference_ms=(5.0, 5.1, 5.0), candidate_ms=(2.5, 2.5, 2.4))] * 5
+    unseen = CLOCK_PART * 0.1 * (1 / 5.0 + 1 / 2.5)
+    assert estimate(blocks, FREE).half_width == pytest.approx(math.sinh(unseen), rel=1e-6)
+    others = apart(blocks, 5.0, 2.5, FREE)
+    assert log_half(estimate(blocks, FREE)) == pytest.approx(math.hypot(unseen, others), rel=1e-6)
+
+
+def test_what_the_constant_may_be_off_by_is_in_the_interval_and_in_what_stops_measuring():
+    blocks, null = five(4.0, 3.2, 1e-7), bounded(2.4, 0.02)
+    shift = null.half_width_ms(5) * (1 / 0.8 - 1 / 1.6)
+    found = estimate(blocks, null)
+    assert found.half_width == pytest.approx(math.sinh(shift), rel=1e-3)
+    others = apart(blocks, 1.6, 0.8, null)
+    assert log_half(found) == pytest.approx(math.hypot(shift, others), rel=1e-3)
