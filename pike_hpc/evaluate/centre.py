@@ -97,7 +97,8 @@ def _wider(unsure: float) -> float:
     """How much wider a 95 % interval is by Student's law than by the normal one.
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5, three terms of it: 2 % less
-    than it is for five numbers, 4 % for four, 10 % for three. With nothing beside them it cancels.
+    than it is for five numbers, 4 % for four, 10 % for three, 44 % for two. With nothing beside
+    them it cancels.
 
     Args:
         unsure: one by the degrees of freedom.
