@@ -72,9 +72,10 @@ def counted(page) -> int:
     return int.from_bytes(page[8:16], "little")
 
 
-def below_us(word: bytes) -> int:
-    """The one process below this one with a word in its command line."""
-    (found,) = (p for p in descendants() if word in Path(f"/proc/{p}/cmdline").read_bytes())
+def below_us(word: bytes, earlier: set[int]) -> int:
+    """The one process below this one, but for earlier ones, with a word in its command line."""
+    new = set(descendants()) - earlier
+    (found,) = (p for p in new if word in Path(f"/proc/{p}/cmdline").read_bytes())
     return found
 
 
@@ -125,10 +126,11 @@ def test_who_was_slain_has_ended_at_once(started):
 def test_an_answer_that_comes_too_late_is_nobody_elses(tmp_path):
     """A machine that is short of everything keeps the warden itself from answering."""
     argv = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    earlier = set(descendants())  # a warden that an earlier test has ended may still bury
     ward = Ward(argv, env={}, cwd=tmp_path, remove=(), patience_s=3.0)
     try:
         assert ward.cpu_s() >= 0.0  # it has started
-        warden, runner = below_us(b"evaluate/warden"), below_us(b"time.sleep")
+        warden, runner = (below_us(word, earlier) for word in (b"evaluate/warden", b"time.sleep"))
         os.kill(warden, signal.SIGSTOP)
         assert not ward.stop()
         os.kill(warden, signal.SIGCONT)
