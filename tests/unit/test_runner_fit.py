@@ -11,7 +11,6 @@ from builders.one_runner import OneRunner  # noqa: E402
 from builders.tiny_task import HEAD, TASK, TASK_SOURCE, forward  # noqa: E402
 
 from pike_hpc.evaluate.runner import Code, Op, Source  # noqa: E402
-from pike_hpc.evaluate.runner.serve import Runner  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -424,41 +423,3 @@ def test_constructor_arguments_are_made_under_the_defaults_of_the_task(started):
     runner = started(HALF + source.replace("super().__init__()", own), task)
     assert runner.load() is Code.OK
     assert runner.error() < 0.1
-
-
-class Watched(Runner):
-    """Keeps in which order it did what."""
-
-    def __init__(self, *given):
-        self.seen = []
-        super().__init__(*given)
-
-    def _copy_in(self, place, key):
-        self.seen.append("input")
-        super()._copy_in(place, key)
-
-    def _forward(self):
-        self.seen.append("model")
-        return super()._forward()
-
-    def _copy_out(self, leaves, place):
-        self.seen.append("output")
-        super()._copy_out(leaves, place)
-
-    def _settle(self):
-        self.seen.append("wait")
-        super()._settle()
-
-
-def test_the_constant_waits_as_often_as_a_call_and_a_call_not_before_its_model(started):
-    """docs/adr/0021: what hides in the model's time must not be taken off it as well."""
-    one = started(TASK_SOURCE + "\n\nclass ModelNew(Model):\n    pass\n", sealed=True, kind=Watched)
-    assert one.load() is Code.OK
-    orders = []
-    for op in (Op.CALL, Op.NULL):
-        one.runner.seen.clear()
-        assert one.call(op) is Code.OK
-        orders.append(one.runner.seen.copy())
-    assert orders[0] == ["input", "model", "wait", "output", "wait"]
-    assert orders[1] == ["input", "wait", "output", "wait"]
-    assert one.error() < NEAR
