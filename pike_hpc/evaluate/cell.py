@@ -14,6 +14,7 @@ from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.bailiff import JudgeProcess
 from pike_hpc.evaluate.contained import PACKAGE, START_JUDGE, ContainedJudge
 from pike_hpc.evaluate.ward import Ward
+from pike_hpc.evaluate.wire import Role
 from pike_hpc.machine import own_cpus
 from pike_hpc.records import Isolation
 
@@ -32,6 +33,10 @@ _GIVES_BACK = dict.fromkeys(
 stayed for small tensors after a call that took 4 (one H100, torch 2.11, 2026-11-27). The second
 name is deprecated; torch 2.9 knew this setting by it alone. Not the runners: a program is to run
 as it would for others."""
+
+_ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""In place of eight. A context has channels for each, and the driver makes and ends all channels of
+a machine under one lock (docs/adr/0022): for whoever has one stream."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -61,12 +66,12 @@ class Cell:
     """Of the environment."""
     facts: sandbox.HostFacts = field(default_factory=sandbox.look)
 
-    def start(self, number: int, address: Path) -> Ward:
+    def start(self, number: int, address: Path, role: Role) -> Ward:
         """A runner that connects to `address`, whose folder goes when it has ended."""
         place = self.folder / f"w{number}"
         place.mkdir()
         sandbox.give_scratch(place, self.facts)
-        spec = self._spec(str(address), address.parent, place)
+        spec = self._spec(str(address), address.parent, place, one_stream=role.one_stream)
         return Ward(
             self._argv(spec),
             env={"PATH": _PATH},
@@ -76,7 +81,7 @@ class Cell:
 
     def start_judge(self, folder: Path) -> JudgeProcess | ContainedJudge:
         """A judge whose runners' sockets, and all that it writes, lie in `folder`."""
-        gives_back = _GIVES_BACK if self.device == "cuda" else {}
+        gives_back = _GIVES_BACK | _ONE_CONNECTION if self.device == "cuda" else {}
         extra = {**self._own, **gives_back}
         env = sandbox.environment(folder, threads=self.threads, extra=extra)
         if not self.engine.runs_image:
@@ -120,7 +125,9 @@ class Cell:
     def _inside(self) -> tuple[str, tuple[Path, ...]]:
         return sandbox.interpreter(self.engine, self.python)
 
-    def _spec(self, address: str, sockets: Path, place: Path) -> sandbox.SandboxSpec:
+    def _spec(
+        self, address: str, sockets: Path, place: Path, *, one_stream: bool = False
+    ) -> sandbox.SandboxSpec:
         python, shown = self._inside
         start = (python, "-I", "-B", "-u", "-c", START)
         spec = sandbox.SandboxSpec(
@@ -137,7 +144,7 @@ class Cell:
             scratch=place,
         )
         inside = sandbox.home(self.engine, spec) or place
-        env = sandbox.environment(
-            inside, threads=self.threads, extra={**self._own, **_KEEPS_BLOCKS}
-        )
+        connections = _ONE_CONNECTION if one_stream and self.device == "cuda" else {}
+        extra = {**self._own, **_KEEPS_BLOCKS, **connections}
+        env = sandbox.environment(inside, threads=self.threads, extra=extra)
         return replace(spec, env=env)

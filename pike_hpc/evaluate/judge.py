@@ -39,6 +39,7 @@ from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_outcome import Outcome, conclude, no_seed
 from pike_hpc.evaluate.judge_physics import Physics
 from pike_hpc.evaluate.judge_secrets import Secrets
+from pike_hpc.evaluate.judge_streams import Streams
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.judge_verdict import Examiner, NeedSeed
 from pike_hpc.evaluate.judge_warm import Warm
@@ -47,6 +48,7 @@ from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.evaluate.statistics import StopRule
+from pike_hpc.evaluate.wire import Role
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,
@@ -81,11 +83,12 @@ class Judge:
         settle: Callable[[torch.device], None] = settle,
         warm: Warm | None = None,
         guards: Guards | None = None,
+        streams: Streams | None = None,
     ) -> None:
         """A judge on `device`.
 
         `settle` waits for the device and raises where that answers no more; `warm` is kept;
-        `guards` are the device's own where there are none.
+        `guards` and `streams` are the device's own where there are none.
         """
         self._host, self._device, self._isolation = host, device, isolation
         self._settle = settle
@@ -103,6 +106,7 @@ class Judge:
         """Whether everything that was to be forgotten could be."""
         self._warm = warm or Warm(host, device, spares)
         self._physics, self._guards = Physics.of(device), guards or Guards.of(device)
+        self._streams = streams or Streams(device.type)
         self._environment = environment(device)
         if device.type == "cuda" and self._physics.why_not:
             sys.stderr.write(f"nothing is too fast to be believed: {self._physics.why_not}\n")
@@ -204,8 +208,20 @@ class Judge:
             return None
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
+        """Judge it, twice where it turns out to need more of the GPU; the end of its log."""
+        role = self._streams.role(request.candidate_source)
+        tail = self._evaluate_as(role, request, built, outcome)
+        if role.one_stream and outcome.status is EvalStatus.PASSED:
+            if self._streams.may_have_more(outcome.profile):
+                outcome.begin_again()
+                tail = self._evaluate_as(Role.SPREAD, request, built, outcome)
+            if self._streams.blind:
+                self._warm.spares.widen()
+        return tail
+
+    def _evaluate_as(self, role: Role, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         self._host.phase("start")
-        link = self._warm.spares.take("candidate")
+        link = self._warm.spares.take(role)
         try:
             bench = self._warm.bench(request.task)
             bench.start()

@@ -24,6 +24,7 @@ from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner import Op, Source
+from pike_hpc.evaluate.wire import Role
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
 from pike_hpc.tasks import effective_source
@@ -110,7 +111,7 @@ class Bench:
             sys.stderr.write(f"the reference of {self.task.key} had ended; it is started again\n")
             self._end_reference()
         if self._runner is None:
-            self._runner = self._runners.take("reference")
+            self._runner = self._runners.take(Role.REFERENCE)
 
     def shared(self, by: WeightsBy) -> Shared:
         """What every runner of the task starts from."""

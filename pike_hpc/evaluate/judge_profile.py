@@ -33,7 +33,7 @@ def read_sheet(sheet: bytes, candidate_ms: float) -> tuple[Profile, float | None
     """
     if len(sheet) < HEAD.size + TOP * ROW.size:
         return None
-    magic, source, count, *numbers = HEAD.unpack_from(sheet)
+    magic, source, count, streams, *numbers = HEAD.unpack_from(sheet)
     if magic != MAGIC or source not in _SOURCES or count > TOP:
         return None
     if not all(0.0 <= number <= MAX_COUNT for number in numbers):
@@ -46,6 +46,7 @@ def read_sheet(sheet: bytes, candidate_ms: float) -> tuple[Profile, float | None
         copies=_rounded(copies),
         copies_ms=_rounded(copies_ms),
         graph_replays=_rounded(replays),
+        streams=streams,
         kernels=tuple(row for row in rows if row is not None),
     )
     honest = 0.0 < busy_ms <= CLOCK_SLACK * candidate_ms

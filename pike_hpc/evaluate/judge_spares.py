@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import torch
 
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerLink
+from pike_hpc.evaluate.wire import Role
 
-SPARES = {"cpu": 1, "cuda": 3}
-"""How many wait: a candidate's, and where there is room a new task's reference's and the next
-candidate's. Many are refused within a second, and a runner that makes a GPU's context takes several
-to start: with two, judges waited for runners in 15 to 18 % of their time (tests/bench/throughput.py
-with warm caches, two H100s, 2026-11-27)."""
+SPARES = {"cpu": {Role.SPREAD: 1}, "cuda": {Role.SPARE: 2, Role.SPREAD: 1}}
+"""How many wait, by what they start as: on a GPU two for candidates and one for the reference of a
+new task. Many candidates are refused within a second, and a runner that makes a GPU's context takes
+several to start: with two in all, judges waited for runners in 15 to 18 % of their time
+(tests/bench/throughput.py with warm caches, two H100s, 2026-11-27)."""
 
 ROOM_BYTES = 8 << 30
 """With less of a GPU free, none is started ahead."""
@@ -23,17 +25,28 @@ class Spares:
     """Starts runners, some before anybody wants them; of those that wait none has run anything."""
 
     def __init__(
-        self, host: Host, count: int, free_bytes: Callable[[], int] = lambda: ROOM_BYTES
+        self,
+        host: Host,
+        wanted: Mapping[Role, int],
+        free_bytes: Callable[[], int] = lambda: ROOM_BYTES,
     ) -> None:
-        """At most `count` wait; `free_bytes` tells how much of the device's memory is free."""
-        self._host, self._count, self._free_bytes = host, count, free_bytes
-        self._short = False
-        self._waiting: list[RunnerLink] = []
+        """Nobody waits yet.
 
-    def take(self, role: str) -> RunnerLink:
-        """One for `role`, the lane's word for what it is to run: one that waits, else a new one."""
-        while self._waiting:
-            spare = self._waiting.pop(0)
+        Args:
+            host: starts runners.
+            wanted: how many wait at most, by what they start as.
+            free_bytes: tells how much of the device's memory is free.
+        """
+        self._host, self._wanted, self._free_bytes = host, Counter(wanted), free_bytes
+        self._short = False
+        self._waiting: list[tuple[Role, RunnerLink]] = []
+
+    def take(self, role: Role) -> RunnerLink:
+        """One for `role`: the nearest to it of those that wait and can serve it, else a new one."""
+        fit = [each for each in self._waiting if role.one_stream or not each[0].one_stream]
+        for each in sorted(fit, key=lambda each: not each[0].one_stream):
+            self._waiting.remove(each)
+            _, spare = each
             if not spare.has_ended:
                 self._host.appoint(spare.number, role)
                 return spare
@@ -42,13 +55,21 @@ class Spares:
 
     def fill(self) -> None:
         """Have as many wait as there is room for."""
-        while len(self._waiting) < self._count and self._has_room():
-            self._waiting.append(RunnerLink(self._host, "spare"))
+        missing = self._wanted - Counter(role for role, _ in self._waiting)
+        for role in missing.elements():
+            if not self._has_room():
+                return
+            self._waiting.append((role, RunnerLink(self._host, role)))
+
+    def widen(self) -> None:
+        """From now on all that wait serve whoever comes."""
+        self.end()
+        self._wanted = Counter({Role.SPREAD: self._wanted.total()})
 
     def end(self) -> None:
         """End those that wait."""
         while self._waiting:
-            self._waiting.pop().end()
+            self._waiting.pop()[1].end()
 
     def _has_room(self) -> bool:
         """Whether there is room for one; the lane hears when that changes."""

@@ -47,7 +47,7 @@ class Warm:
         """Both tell how many bytes of memory may still be taken."""
         self._host, self._device, self._free_on_host = host, device, free_on_host
         self._free_on_device = free_on_device or free_on(device)
-        self.spares = Spares(host, SPARES[device.type] if spares else 0, self._free_on_device)
+        self.spares = Spares(host, SPARES[device.type] if spares else {}, self._free_on_device)
         self._secrets = Secrets(os.urandom(32))
         self._benches: collections.OrderedDict[str, Bench] = collections.OrderedDict()
         self.place, why = best_place(device)

@@ -12,18 +12,16 @@ from typing import Any
 
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.ward import Ward
-
-REFERENCE = "reference"
-"""The role of a runner that runs nothing hostile."""
+from pike_hpc.evaluate.wire import Role
 
 
 class Wards:
     """The runners that live, and which of them rest."""
 
-    def __init__(self, start: Callable[[int, Path], Ward]) -> None:
+    def __init__(self, start: Callable[[int, Path, Role], Ward]) -> None:
         self._start = start
         self._wards: dict[int, Ward] = {}
-        self._roles: dict[int, str] = {}
+        self._roles: dict[int, Role] = {}
         self._resting: set[int] = set()
         """Stopped by their own judge: a freeze leaves them as they are."""
         self._frozen: set[int] = set()
@@ -49,12 +47,13 @@ class Wards:
         """What the judge asked of a runner."""
         if message["ask"] == "spawn":
             self._count += 1
-            self._wards[self._count] = self._start(self._count, Path(message["socket"]))
-            self._roles[self._count] = message["role"]
+            role, socket = Role(message["role"]), Path(message["socket"])
+            self._wards[self._count] = self._start(self._count, socket, role)
+            self._roles[self._count] = role
             return {"runner": self._count}
         number = message["runner"]
         if message["ask"] == "appoint":
-            self._roles[number] = message["role"]
+            self._roles[number] = Role(message["role"])
             return {"role": message["role"]}
         ward = self._wards.get(number)
         if message["ask"] == "kill":
@@ -94,7 +93,9 @@ class Wards:
 
     def slay_candidates(self) -> None:
         """Kill all but the reference's."""
-        self._slay([w for number, w in self._wards.items() if self._roles[number] != REFERENCE])
+        self._slay(
+            [w for number, w in self._wards.items() if self._roles[number] is not Role.REFERENCE]
+        )
 
     def end(self) -> None:
         """Kill all."""

@@ -6,12 +6,31 @@ text of its log, which travels as a JSON string made by a warden.
 
 from __future__ import annotations
 
+import enum
 import json
 import socket
 from typing import Any
 
 LEFT = "left"
 """The file in a judge's folder that an order left for its lane."""
+
+
+class Role(enum.StrEnum):
+    """What a runner is started for."""
+
+    REFERENCE = "reference"
+    """Runs nothing hostile."""
+    CANDIDATE = "candidate"
+    """One whose work on a GPU is on one stream, as far as anybody knows."""
+    SPREAD = "spread"
+    """A candidate whose work may be on several."""
+    SPARE = "spare"
+    """A candidate's, started ahead."""
+
+    @property
+    def one_stream(self) -> bool:
+        """Whether one connection to the GPU will do."""
+        return self in (Role.CANDIDATE, Role.SPARE)
 
 
 class Gone(Exception):

@@ -45,6 +45,8 @@ class Profile:
     copies_ms: float = 0.0
     graph_replays: float = 0.0
     """CUDA graphs launched in one call."""
+    streams: int = 0
+    """That its work on a GPU was on; 0 where nobody saw."""
     kernels: tuple[KernelShare, ...] = ()
     """The longest first, few."""
 
@@ -74,6 +76,8 @@ class Profile:
             parts.append(f"{self.launches:.3g} operations")
         elif self.source is ProfileSource.KERNELS:
             parts.append(f"{self.launches:.4g} kernels")
+        if self.streams > 1:
+            parts.append(f"on {self.streams} streams")
         if self.copies:
             parts.append(f"{self.copies:.3g} copies or fills ({self.copies_ms:.3g} ms)")
         if self.graph_replays:

@@ -149,7 +149,7 @@ def constants(folder, device, place, sides, rounds):
     text = SOURCE.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
     task = Task(suite="bench", id=str(rows), name="null", source=text)
     secrets = Secrets(os.urandom(32))
-    runners = Spares(PlainHost(folder, device), 0)
+    runners = Spares(PlainHost(folder, device), {})
     bench = Bench(task, runners, device, place, secrets)
     try:
         link = bench.reference(WeightsBy.STATE, secrets)

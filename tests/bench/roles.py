@@ -63,7 +63,7 @@ class Pair:
         self._secrets, self._drawn = Secrets(os.urandom(32)), itertools.count()
         self.host = PlainHost(folder, device)
         place, _ = best_place(device)
-        self._bench = Bench(task, Spares(self.host, 0), device, place, self._secrets)
+        self._bench = Bench(task, Spares(self.host, {}), device, place, self._secrets)
         first = self._bench.reference(WeightsBy.STATE, self._secrets)
         second = RunnerLink(self.host, "candidate")
         second.attach(self._bench.shared(WeightsBy.STATE), None)

@@ -1,26 +1,36 @@
 """What the processes of a lane are started with."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from pike_hpc.evaluate.cell import Cell
+from pike_hpc.evaluate.wire import Role
 from pike_hpc.sandbox import Engine
 
 EXPANDABLE = "expandable_segments:True"
 
 
 @pytest.fixture
-def cell(tmp_path):
-    """Makes a cell whose interpreter writes down its environment and ends."""
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\nenv > "$HOME/seen"\n', encoding="utf-8")
+def folder():
+    """One that a runner may enter, who is nobody where we are root."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def cell(folder):
+    """Makes a cell whose interpreter writes down and says its environment."""
+    python = folder / "python"
+    python.write_text('#!/bin/sh\nenv | tee "$HOME/seen"\n', encoding="utf-8")
     python.chmod(0o755)
 
     def make(device: str, gpu: str | None = None) -> Cell:
         return Cell(
             engine=Engine.NONE,
-            folder=tmp_path,
+            folder=folder,
             device=device,
             gpu=gpu,
             threads=1,
@@ -55,6 +65,23 @@ def test_on_a_cpu_there_is_nothing_to_say_about_a_gpu(cell, tmp_path):
 def test_a_runner_has_the_allocator_that_its_program_would_have_anywhere(cell, tmp_path):
     runner = cell("cuda")._spec("address", tmp_path, tmp_path)
     assert EXPANDABLE not in runner.env.values()
+
+
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_who_has_one_stream_has_one_connection_to_the_gpu(cell, folder, role):
+    place = folder / "sockets"
+    place.mkdir()
+    _, said = cell("cuda").start(1, place / "s", role).end(10.0)
+    assert "ASKED=for" in said
+    assert (f"{CONNECTIONS}=1" in said) is role.one_stream
+
+
+def test_the_judge_has_one_stream(cell, tmp_path):
+    assert seen_by_the_judge(cell("cuda"), tmp_path)[CONNECTIONS] == "1"
+    assert CONNECTIONS not in seen_by_the_judge(cell("cpu"), tmp_path)
 
 
 def test_a_lane_s_gpu_is_the_only_one_for_judge_and_runner(cell, tmp_path):

@@ -36,6 +36,7 @@ class Event:
     took: int = 0
     kind: Kind = Kind.CUDA
     annotation: bool = False
+    stream: int = 7
 
     def name(self):
         return self.said
@@ -49,6 +50,9 @@ class Event:
     def duration_ns(self):
         return self.took
 
+    def device_resource_id(self):
+        return self.stream
+
     def is_user_annotation(self):
         return self.annotation
 
@@ -58,7 +62,7 @@ def padded(sheet):
 
 
 def sheet_of(*numbers, source=KERNELS, count=0, rows=b"", magic=MAGIC):
-    return padded(HEAD.pack(magic, source, count, *numbers) + rows)
+    return padded(HEAD.pack(magic, source, count, 1, *numbers) + rows)
 
 
 def test_two_calls_become_what_one_call_does():
@@ -79,6 +83,14 @@ def test_two_calls_become_what_one_call_does():
     assert sheet.rows == (("gemm<float>", 0.75, 1.0), ("relu", 0.25, 0.5))
 
 
+def test_streams_are_those_on_which_the_device_did_anything():
+    ranges = Event("a range of the user's", 0, 90_000_000, annotation=True, stream=1)
+    called = Event("cudaLaunchKernel", kind=Kind.CPU, stream=2)
+    one = [Event("relu", 0, 1), Event("relu", 2, 1), ranges, called]
+    assert summarise(one, 1).streams == 1
+    assert summarise([*one, Event("Memset (Device)", 4, 1, stream=13)], 1).streams == 2
+
+
 def test_where_the_device_did_nothing_there_is_no_sheet():
     assert summarise([Event("cudaLaunchKernel", kind=Kind.CPU)], 1) is None
 
@@ -86,13 +98,14 @@ def test_where_the_device_did_nothing_there_is_no_sheet():
 def test_what_is_written_is_read():
     rows = tuple((f"kernel_{i}", 0.2, 2.0) for i in range(TOP + 3))
     sheet = Sheet(source=KERNELS, busy_ms=0.4, launches=37, copies=2, copies_ms=0.01, rows=rows)
-    sheet = sheet.packed()
+    sheet = dataclasses.replace(sheet, streams=300).packed()
     assert len(sheet) <= SHEET_BYTES
     profile, device_ms = read_sheet(padded(sheet), 0.5)
     assert device_ms == 0.4
     assert (profile.source, profile.launches, profile.copies) == (ProfileSource.KERNELS, 37, 2)
     assert [k.name for k in profile.kernels] == [f"kernel_{i}" for i in range(TOP)]
     assert profile.kernels[0].share == 0.2
+    assert profile.streams == 255
 
 
 @pytest.mark.parametrize(("busy_ms", "known"), [(0.54, 0.5), (0.56, None), (0.0, None)])
@@ -136,12 +149,13 @@ numbers = st.floats() | st.floats(0, 100)
 @given(
     st.binary(max_size=SHEET_BYTES).map(padded)
     | st.builds(
-        lambda head, source, count, tail: padded(
-            struct.pack("<8sBB6xddddd", MAGIC, source, count, *head) + tail
+        lambda head, source, count, streams, tail: padded(
+            struct.pack("<8sBBB5xddddd", MAGIC, source, count, streams, *head) + tail
         ),
         st.tuples(*[numbers] * 5),
         st.integers(0, 4),
         st.integers(0, TOP + 1),
+        st.integers(0, 255),
         st.binary(max_size=TOP * ROW.size),
     ),
     st.floats(1e-3, 1e4),

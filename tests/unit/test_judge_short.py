@@ -21,6 +21,7 @@ from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402
 from pike_hpc.evaluate.judge_memory import Place  # noqa: E402
 from pike_hpc.evaluate.judge_outcome import Outcome  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
+from pike_hpc.evaluate.judge_streams import Streams  # noqa: E402
 from pike_hpc.evaluate.judge_truth import WeightsBy  # noqa: E402
 from pike_hpc.evaluate.judge_verdict import NeedSeed  # noqa: E402
 from pike_hpc.evaluate.judge_warm import Warm  # noqa: E402
@@ -98,6 +99,7 @@ def judged(candidate, *errors, reference=REFERENCE, tail=""):
         moves_to_host=lambda failed: False,
         shed=lambda task: None,
     )
+    judge._streams = Streams("cpu")
     raised = iter(errors)
 
     def judge_it(*args):

@@ -29,9 +29,9 @@ TOP = 5
 """Kernels on a sheet, those that take longest."""
 NAME_BYTES = 96
 
-HEAD = struct.Struct("<8sBB6xddddd")
-"""MAGIC, where it comes from, rows; busy ms, launches, copies, ms of copies, graph replays: each
-for one call."""
+HEAD = struct.Struct("<8sBBB5xddddd")
+"""MAGIC, where it comes from, rows, streams; busy ms, launches, copies, ms of copies, graph
+replays: each for one call."""
 ROW = struct.Struct(f"<{NAME_BYTES}sdd")
 """A kernel's name (UTF-8, filled up with NULs), its part of the kernels' time, launches a call."""
 
@@ -61,6 +61,8 @@ class Sheet:
     copies_ms: float = 0.0
     replays: float = 0.0
     """CUDA graphs launched."""
+    streams: int = 0
+    """On which there was work, over all calls; 0 where that is not known."""
     rows: tuple[tuple[str, float, float], ...] = ()
     """(name, part of the kernels' time, launches)."""
 
@@ -68,7 +70,7 @@ class Sheet:
         """The bytes that the judge reads."""
         rows = self.rows[:TOP]
         head = (self.busy_ms, self.launches, self.copies, self.copies_ms, self.replays)
-        parts = [HEAD.pack(MAGIC, self.source, len(rows), *head)]
+        parts = [HEAD.pack(MAGIC, self.source, len(rows), min(self.streams, 255), *head)]
         for name, share, launches in rows:
             raw = name.encode("utf-8", "replace")[:NAME_BYTES]
             parts.append(ROW.pack(raw, share, launches))
@@ -153,6 +155,7 @@ def summarise(events: Iterable[Any], count: int) -> Sheet | None:
     kernels: dict[str, list[float]] = defaultdict(list)
     spans: list[tuple[int, int]] = []
     copies: list[float] = []
+    streams: set[int] = set()
     replays = 0
     for event in events:
         name = event.name()
@@ -161,6 +164,7 @@ def summarise(events: Iterable[Any], count: int) -> Sheet | None:
         elif not event.is_user_annotation():
             start, took = event.start_ns(), event.duration_ns()
             spans.append((start, start + took))
+            streams.add(event.device_resource_id())
             if name.startswith(("Memcpy", "Memset")):
                 copies.append(took / 1e6)
             else:
@@ -174,6 +178,7 @@ def summarise(events: Iterable[Any], count: int) -> Sheet | None:
         copies=len(copies) / count,
         copies_ms=sum(copies) / count,
         replays=replays / count,
+        streams=len(streams),
         rows=_rows(kernels, count),
     )
 
