@@ -62,6 +62,12 @@ def test_on_a_cpu_there_is_nothing_to_say_about_a_gpu(cell, tmp_path):
     assert EXPANDABLE not in seen_by_the_judge(cell("cpu"), tmp_path).values()
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_judge_s_own_large_tensors_are_in_huge_pages(cell, tmp_path, device):
+    assert seen_by_the_judge(cell(device), tmp_path)["THP_MEM_ALLOC_ENABLE"] == "1"
+    assert "THP_MEM_ALLOC_ENABLE" not in cell(device)._spec("address", tmp_path, tmp_path).env
+
+
 def test_a_runner_has_the_allocator_that_its_program_would_have_anywhere(cell, tmp_path):
     runner = cell("cuda")._spec("address", tmp_path, tmp_path)
     assert EXPANDABLE not in runner.env.values()
