@@ -74,7 +74,7 @@ def open_lane(
         chosen = _choose(engine, image)
         with (
             _nothing_left(chosen),
-            _builder(chosen, scratch, gpus, _shares(gpus), image) as builder,
+            _builder(chosen, scratch, gpus, _shares(gpus), image, _tools(image)) as builder,
             Lane(
                 device.torch_device,
                 chosen,
@@ -116,7 +116,11 @@ def open_judges(
         shares = _shares(gpus)
         on_phase("look at its processors and compilers")
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
-        builder = stack.enter_context(_builder(chosen, scratch, gpus, shares, image))
+        tools = _tools(image)
+        if not chosen.runs_image:
+            on_phase("look for torch's bytecode")
+            tools = sandbox.with_bytecode(tools, scratch / "bytecode")
+        builder = stack.enter_context(_builder(chosen, scratch, gpus, shares, image, tools))
         uuids = [gpu for gpu in gpus if gpu is not None]
         each = lanes_each(min(map(len, shares)), uuids)
         gates: list[Gate[Crew]] = [Gate() for _ in gpus]
@@ -150,18 +154,23 @@ def _shares(gpus: Collection[str | None]) -> tuple[frozenset[int], ...]:
     return divide_cpus(cpus, len(gpus), physical_cores(cpus))
 
 
+def _tools(image: str | None) -> sandbox.Toolchain:
+    """The compilers that this process's environment names."""
+    return sandbox.toolchain(env.environ(), image=image)
+
+
 def _builder(
     engine: sandbox.Engine,
     scratch: Path,
     gpus: Sequence[str | None],
     shares: Sequence[Collection[int]],
     image: str | None,
+    tools: sandbox.Toolchain,
 ) -> Builder:
     """One for all lanes of a process: their GPUs are of one kind.
 
     Builds go on while a GPU's lanes time, so they leave alone the cores that are timed on.
     """
-    tools = sandbox.toolchain(env.environ(), image=image)
     cpus: frozenset[int] = frozenset()
     arch = None
     if gpus[0] is not None:

@@ -50,6 +50,7 @@ class JudgeProcess:
             # A worker that is killed while this is frozen must leave nothing that is stopped.
             f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, "
             f"{int(signal.SIGCONT)}); os.write({theirs.fileno()}, b'{{}}\\n'); "
+            "sys.pycache_prefix = os.environ.get('PYTHONPYCACHEPREFIX'); "
             f"sys.path.insert(0, {str(_PACKAGE_PARENT)!r}); "
             "from pike_hpc.evaluate.judge_process import main; "
             f"main({theirs.fileno()}, {str(folder)!r})"

@@ -46,6 +46,7 @@ _RUNNER = Path(__file__).with_name("runner")
 _START_BUILD = """
 import importlib, importlib.util, os, sys
 os.nice(19)
+sys.pycache_prefix = os.environ.get("PYTHONPYCACHEPREFIX")
 folder, address = sys.argv[1:]
 spec = importlib.util.spec_from_file_location(
     "pike_runner", folder + "/__init__.py", submodule_search_locations=[folder]

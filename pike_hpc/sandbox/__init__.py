@@ -1,5 +1,6 @@
 """One door to everything that keeps an untrusted program apart: pure argv, chosen and measured."""
 
+from pike_hpc.sandbox.bytecode import with_bytecode
 from pike_hpc.sandbox.choose import answer, available, choose, python_trial
 from pike_hpc.sandbox.command import command
 from pike_hpc.sandbox.guard import protect_memory
@@ -44,4 +45,5 @@ __all__ = [
     "python_prefixes",
     "python_trial",
     "toolchain",
+    "with_bytecode",
 ]
