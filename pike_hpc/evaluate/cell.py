@@ -14,7 +14,7 @@ from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.bailiff import JudgeProcess
 from pike_hpc.evaluate.contained import PACKAGE, START_JUDGE, ContainedJudge
 from pike_hpc.evaluate.ward import Ward
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.machine import own_cpus
 from pike_hpc.records import Isolation
 
@@ -71,12 +71,12 @@ class Cell:
     """Of the environment."""
     facts: sandbox.HostFacts = field(default_factory=sandbox.look)
 
-    def start(self, number: int, address: Path, role: Role) -> Ward:
+    def start(self, number: int, address: Path, role: RunnerRole) -> Ward:
         """A runner that connects to `address`, whose folder goes when it has ended."""
         place = self.folder / f"w{number}"
         place.mkdir()
         sandbox.give_scratch(place, self.facts)
-        spec = self._spec(str(address), address.parent, place, one_stream=role.one_stream)
+        spec = self._spec(str(address), address.parent, place, one_connection=role.one_connection)
         return Ward(
             self._argv(spec),
             env={"PATH": _PATH},
@@ -131,7 +131,7 @@ class Cell:
         return sandbox.interpreter(self.engine, self.python)
 
     def _spec(
-        self, address: str, sockets: Path, place: Path, *, one_stream: bool = False
+        self, address: str, sockets: Path, place: Path, *, one_connection: bool = False
     ) -> sandbox.SandboxSpec:
         python, shown = self._inside
         start = (python, "-I", "-B", "-u", "-c", START)
@@ -149,7 +149,7 @@ class Cell:
             scratch=place,
         )
         inside = sandbox.home(self.engine, spec) or place
-        connections = _ONE_CONNECTION if one_stream and self.device == "cuda" else {}
+        connections = _ONE_CONNECTION if one_connection and self.device == "cuda" else {}
         extra = {**self._own, **_KEEPS_BLOCKS, **connections}
         env = sandbox.environment(inside, threads=self.threads, extra=extra)
         return replace(spec, env=env)

@@ -48,7 +48,7 @@ from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
 from pike_hpc.evaluate.statistics import StopRule
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.records import (
     EvalRequest,
     EvalResult,
@@ -209,17 +209,19 @@ class Judge:
 
     def _evaluate(self, request: EvalRequest, built: Built, outcome: Outcome) -> str:
         """Judge it, twice where it turns out to need more of the GPU; the end of its log."""
-        role = self._streams.role(request.candidate_source)
+        role = self._streams.role(request)
         tail = self._evaluate_as(role, request, built, outcome)
-        if role.one_stream and outcome.status is EvalStatus.PASSED:
-            if self._streams.may_have_more(outcome.profile):
-                outcome.begin_again()
-                tail = self._evaluate_as(Role.SPREAD, request, built, outcome)
-            if self._streams.blind:
-                self._warm.spares.widen()
+        if outcome.status is not EvalStatus.PASSED:
+            return tail
+        if self._streams.note(request, outcome.profile) and role.one_connection:
+            outcome.begin_again()
+            self.left = False
+            tail = self._evaluate_as(RunnerRole.WIDE, request, built, outcome)
         return tail
 
-    def _evaluate_as(self, role: Role, request: EvalRequest, built: Built, outcome: Outcome) -> str:
+    def _evaluate_as(
+        self, role: RunnerRole, request: EvalRequest, built: Built, outcome: Outcome
+    ) -> str:
         self._host.phase("start")
         link = self._warm.spares.take(role)
         try:
@@ -324,7 +326,9 @@ class Judge:
         bounded: bool,
     ) -> None:
         self._host.phase("build")
-        self._warm.spares.fill()  # the next ones start while this one is examined
+        # The next ones start while this one is examined.
+        # The next ones start while this one is examined.
+        self._warm.spares.fill(all_wide=self._streams.blind)
         if by is WeightsBy.STATE:
             examiner.build()
         else:

@@ -24,7 +24,7 @@ from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner import Op, Source
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
 from pike_hpc.tasks import effective_source
@@ -111,7 +111,7 @@ class Bench:
             sys.stderr.write(f"the reference of {self.task.key} had ended; it is started again\n")
             self._end_reference()
         if self._runner is None:
-            self._runner = self._runners.take(Role.REFERENCE)
+            self._runner = self._runners.take(RunnerRole.REFERENCE)
 
     def shared(self, by: WeightsBy) -> Shared:
         """What every runner of the task starts from."""
@@ -136,8 +136,9 @@ class Bench:
     def exam(self, by: WeightsBy, secrets: Secrets) -> Exam:
         """Secret inputs with their answers: fresh ones, or the first ones where they cost much.
 
-        Reuse gives nothing away: a runner lives for one candidate, what one leaves in its compile
-        cache is never given back to it here (`Lane`), and timed inputs are always fresh.
+        Reuse gives nothing away: a runner lives for one judging of one candidate, what one leaves
+        in its compile cache is never given back to it here (`Lane`), and timed inputs are always
+        fresh.
 
         Raises:
             RunnerFailed: of the reference.

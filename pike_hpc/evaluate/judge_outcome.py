@@ -30,7 +30,7 @@ class Outcome:
     first_call_s: float = 0.0
 
     def begin_again(self) -> None:
-        """Forget all but what its import took: it is judged on other weights."""
+        """Forget all but what its import took: it is judged on other weights, or once more."""
         fresh = Outcome(build_s=self.build_s)
         for name in self.__slots__:
             setattr(self, name, getattr(fresh, name))

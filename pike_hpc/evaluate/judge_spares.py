@@ -9,12 +9,12 @@ import torch
 
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerLink
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 
-SPARES = {"cpu": {Role.SPREAD: 1}, "cuda": {Role.SPARE: 2, Role.SPREAD: 1}}
-"""How many wait, by what they start as: on a GPU two for candidates and one for the reference of a
-new task. Many candidates are refused within a second, and a runner that makes a GPU's context takes
-several to start: with two in all, judges waited for runners in 15 to 18 % of their time
+SPARES = {"cpu": {RunnerRole.WIDE: 1}, "cuda": {RunnerRole.NARROW: 2, RunnerRole.WIDE: 1}}
+"""How many wait: on a GPU two for candidates and one for the reference of a new task. Many
+candidates are refused within a second, and a runner that makes a GPU's context takes several to
+start: with two in all, judges waited for runners in 15 to 18 % of their time
 (tests/bench/throughput.py with warm caches, two H100s, 2026-11-27)."""
 
 ROOM_BYTES = 8 << 30
@@ -27,44 +27,43 @@ class Spares:
     def __init__(
         self,
         host: Host,
-        wanted: Mapping[Role, int],
+        wanted: Mapping[RunnerRole, int],
         free_bytes: Callable[[], int] = lambda: ROOM_BYTES,
     ) -> None:
         """Nobody waits yet.
 
         Args:
             host: starts runners.
-            wanted: how many wait at most, by what they start as.
+            wanted: how many wait at most, by whose place they can take.
             free_bytes: tells how much of the device's memory is free.
         """
         self._host, self._wanted, self._free_bytes = host, Counter(wanted), free_bytes
-        self._short = False
-        self._waiting: list[tuple[Role, RunnerLink]] = []
+        self._short = self._all_wide = False
+        self._waiting: list[tuple[RunnerRole, RunnerLink]] = []
 
-    def take(self, role: Role) -> RunnerLink:
-        """One for `role`: the nearest to it of those that wait and can serve it, else a new one."""
-        fit = [each for each in self._waiting if role.one_stream or not each[0].one_stream]
-        for each in sorted(fit, key=lambda each: not each[0].one_stream):
+    def take(self, role: RunnerRole) -> RunnerLink:
+        """One for `role`: one that waits and has as many connections, else a new one."""
+        for each in list(self._waiting):
+            started, spare = each
+            if started.one_connection is not role.one_connection:
+                continue
             self._waiting.remove(each)
-            _, spare = each
             if not spare.has_ended:
                 self._host.appoint(spare.number, role)
                 return spare
             spare.end()
         return RunnerLink(self._host, role)
 
-    def fill(self) -> None:
-        """Have as many wait as there is room for."""
-        missing = self._wanted - Counter(role for role, _ in self._waiting)
-        for role in missing.elements():
+    def fill(self, *, all_wide: bool = False) -> None:
+        """Have as many wait as there is room for; with `all_wide` all have all connections."""
+        if all_wide is not self._all_wide:
+            self.end()
+            self._all_wide = all_wide
+        wanted = Counter({RunnerRole.WIDE: self._wanted.total()}) if all_wide else self._wanted
+        for role in (wanted - Counter(role for role, _ in self._waiting)).elements():
             if not self._has_room():
                 return
             self._waiting.append((role, RunnerLink(self._host, role)))
-
-    def widen(self) -> None:
-        """From now on all that wait serve whoever comes."""
-        self.end()
-        self._wanted = Counter({Role.SPREAD: self._wanted.total()})
 
     def end(self) -> None:
         """End those that wait."""

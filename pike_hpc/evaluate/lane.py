@@ -165,7 +165,8 @@ class Lane:
     ) -> EvalResult:
         """Judge one candidate.
 
-        `on_phase` hears start, reference, build, correctness, gate (it waits to be timed), timing.
+        `on_phase` hears start, reference, build, correctness, gate (it waits to be timed), timing;
+        twice where it is judged again with all connections to the GPU.
         """
         self.lost_judge = self.task_refused = False
         refused = self._refuse(request)

@@ -12,16 +12,16 @@ from typing import Any
 
 from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.ward import Ward
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 
 
 class Wards:
     """The runners that live, and which of them rest."""
 
-    def __init__(self, start: Callable[[int, Path, Role], Ward]) -> None:
+    def __init__(self, start: Callable[[int, Path, RunnerRole], Ward]) -> None:
         self._start = start
         self._wards: dict[int, Ward] = {}
-        self._roles: dict[int, Role] = {}
+        self._roles: dict[int, RunnerRole] = {}
         self._resting: set[int] = set()
         """Stopped by their own judge: a freeze leaves them as they are."""
         self._frozen: set[int] = set()
@@ -46,14 +46,14 @@ class Wards:
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """What the judge asked of a runner."""
         if message["ask"] == "spawn":
+            role, socket = RunnerRole(message["role"]), Path(message["socket"])
             self._count += 1
-            role, socket = Role(message["role"]), Path(message["socket"])
             self._wards[self._count] = self._start(self._count, socket, role)
             self._roles[self._count] = role
             return {"runner": self._count}
         number = message["runner"]
         if message["ask"] == "appoint":
-            self._roles[number] = Role(message["role"])
+            self._roles[number] = RunnerRole(message["role"])
             return {"role": message["role"]}
         ward = self._wards.get(number)
         if message["ask"] == "kill":
@@ -93,9 +93,8 @@ class Wards:
 
     def slay_candidates(self) -> None:
         """Kill all but the reference's."""
-        self._slay(
-            [w for number, w in self._wards.items() if self._roles[number] is not Role.REFERENCE]
-        )
+        reference = RunnerRole.REFERENCE
+        self._slay([w for number, w in self._wards.items() if self._roles[number] != reference])
 
     def end(self) -> None:
         """Kill all."""

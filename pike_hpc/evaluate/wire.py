@@ -15,22 +15,20 @@ LEFT = "left"
 """The file in a judge's folder that an order left for its lane."""
 
 
-class Role(enum.StrEnum):
-    """What a runner is started for."""
+class RunnerRole(enum.StrEnum):
+    """What a runner is started for, and so how many connections to a GPU it has."""
 
     REFERENCE = "reference"
-    """Runs nothing hostile."""
-    CANDIDATE = "candidate"
-    """One whose work on a GPU is on one stream, as far as anybody knows."""
-    SPREAD = "spread"
-    """A candidate whose work may be on several."""
-    SPARE = "spare"
-    """A candidate's, started ahead."""
+    """Runs nothing hostile. Has all of them, as has what is started ahead for anybody."""
+    NARROW = "narrow"
+    """A candidate with one: its work is on one stream, as far as anybody knows."""
+    WIDE = "wide"
+    """A candidate with all."""
 
     @property
-    def one_stream(self) -> bool:
-        """Whether one connection to the GPU will do."""
-        return self in (Role.CANDIDATE, Role.SPARE)
+    def one_connection(self) -> bool:
+        """Whether it has one."""
+        return self is RunnerRole.NARROW
 
 
 class Gone(Exception):

@@ -31,6 +31,7 @@ from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.judge_truth import WeightsBy
 from pike_hpc.evaluate.runner import Op, Source
 from pike_hpc.evaluate.statistics import candidate_first, windows_per_half
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.tasks import find_task
 
 MODULES = (
@@ -65,7 +66,7 @@ class Pair:
         place, _ = best_place(device)
         self._bench = Bench(task, Spares(self.host, {}), device, place, self._secrets)
         first = self._bench.reference(WeightsBy.STATE, self._secrets)
-        second = RunnerLink(self.host, "candidate")
+        second = RunnerLink(self.host, RunnerRole.WIDE)
         second.attach(self._bench.shared(WeightsBy.STATE), None)
         self.links = (first, second)
         for link in self.links:

@@ -20,14 +20,14 @@ from torch import nn
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.LSTM(128, 128, num_layers=6, batch_first=True)
+        self.layers = nn.LSTM(128, 128, num_layers=2, batch_first=True)
 
     def forward(self, x):
         return self.layers(x)[0]
 
 
 def get_inputs():
-    return [torch.randn(8, 256, 128)]
+    return [torch.randn(8, 32, 128)]
 
 
 def get_init_inputs():

@@ -6,6 +6,7 @@ A CPU's profile says nothing of streams, so that a program that passes may have 
 import contextlib
 import functools
 import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,31 @@ from pike_hpc.evaluate.gate import Gate  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_host import Host  # noqa: E402
 from pike_hpc.evaluate.judge_streams import Streams  # noqa: E402
-from pike_hpc.evaluate.wire import Role  # noqa: E402
+from pike_hpc.evaluate.wire import RunnerRole  # noqa: E402
 from pike_hpc.records import EvalStatus, encode  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 RIGHT, WRONG = "return self.right(x)", "return 2 * self.right(x)"
+WRONG_WIDE = "return self.right(x) * (2 if os.environ['ROLE'] == 'wide' else 1)"
+SAYS = """
+import os, pathlib, tempfile
+
+print("I am", os.environ["ROLE"])
+kept = pathlib.Path(tempfile.gettempdir(), "triton", "kernel")
+kept.parent.mkdir(exist_ok=True)
+kept.write_text("as a compiler leaves it")
+"""
 SHOWN = "\ndef side(): return torch.cuda.Stream()\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellingCell(ThreadedCell):
+    """Tells a runner its role."""
+
+    def start(self, number, address, role):
+        extra = {**self.extra, "ROLE": role.value}
+        return super(ThreadedCell, replace(self, extra=extra)).start(number, address, role)
 
 
 class ToldHost(Host):
@@ -49,14 +68,14 @@ class ToldHost(Host):
 
 @pytest.fixture
 def judged():
-    """judged(source, device): the result, and what became of runners."""
+    """judged(source, device): the result, what became of runners, whether it left a cache."""
     with contextlib.ExitStack() as stack:
 
         def judge(source, device):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
             folder.chmod(0o711)
             told = []
-            cell = ThreadedCell(
+            cell = TellingCell(
                 engine=sandbox.choose("auto", sandbox.look()),
                 folder=folder / "lane",
                 device="cpu",
@@ -70,25 +89,34 @@ def judged():
             )
             crew = Crew(cell, Gate(), lambda: OPENING)
             stack.callback(crew.close)
-            message = {"request": encode(asked(source)), "built": encode(NOTHING), "keep": False}
+            message = {"request": encode(asked(source)), "built": encode(NOTHING), "keep": True}
             result = crew.order({"order": "evaluate", **message})
-            told.remove(Role.REFERENCE)
-            return result["status"], told
+            told.remove(RunnerRole.REFERENCE)
+            return result, told, crew.left is not None
 
         yield judge
+
+
+ONCE, TWICE = [RunnerRole.NARROW, 1], [RunnerRole.NARROW, 1, RunnerRole.WIDE, 3]
 
 
 @pytest.mark.parametrize(
     ("source", "device", "status", "told"),
     [
-        (forward(RIGHT), "cuda", EvalStatus.PASSED, [Role.CANDIDATE, 1, Role.SPREAD, 3]),
-        (forward(RIGHT, SHOWN), "cuda", EvalStatus.PASSED, [Role.SPREAD, 1]),
-        (forward(WRONG), "cuda", EvalStatus.WRONG_RESULT, [Role.CANDIDATE, 1]),
-        (forward(RIGHT), "cpu", EvalStatus.PASSED, [Role.CANDIDATE, 1]),
+        (forward(RIGHT, SAYS), "cuda", EvalStatus.PASSED, TWICE),
+        (forward(RIGHT, SAYS + SHOWN), "cuda", EvalStatus.PASSED, [RunnerRole.WIDE, 1]),
+        (forward(WRONG, SAYS), "cuda", EvalStatus.WRONG_RESULT, ONCE),
+        (forward(WRONG_WIDE, SAYS), "cuda", EvalStatus.WRONG_RESULT, TWICE),
+        (forward(RIGHT, SAYS), "cpu", EvalStatus.PASSED, [RunnerRole.WIDE, 1]),
     ],
-    ids=["nobody saw its streams", "its text has streams", "wrong", "no GPU"],
+    ids=["nobody saw its streams", "its text has streams", "wrong", "wrong later", "no GPU"],
 )
 def test_who_may_have_several_streams_is_judged_with_all_connections(
     judged, source, device, status, told
 ):
-    assert judged(source, device) == (status, told)
+    result, found, left = judged(source, device)
+    assert (result["status"], found) == (status, told)
+    assert left == (status is EvalStatus.PASSED)
+    role = next(role for role in reversed(told) if isinstance(role, RunnerRole))
+    assert result["log_tail"].startswith(f"I am {role.value}")
+    assert (result["timing"] is not None) == (status is EvalStatus.PASSED)

@@ -27,6 +27,7 @@ from pike_hpc.evaluate.judge_shared import (
 )
 from pike_hpc.evaluate.layout import ALIGNMENT, lay_out
 from pike_hpc.evaluate.runner import Op
+from pike_hpc.evaluate.wire import RunnerRole
 
 pytestmark = [pytest.mark.timed, pytest.mark.torch, pytest.mark.slow]
 
@@ -110,7 +111,7 @@ def start(tmp_path):
         stack.callback(host.close)
 
         def start(body, meanwhile=lambda address: None):
-            link = RunnerLink(host, "candidate")
+            link = RunnerLink(host, RunnerRole.WIDE)
             stack.callback(link.end)
             meanwhile(str(tmp_path / "r0/s"))
             shared = Shared(

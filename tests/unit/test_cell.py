@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pike_hpc.evaluate.cell import Cell
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.sandbox import Engine
 
 EXPANDABLE = "expandable_segments:True"
@@ -76,13 +76,13 @@ def test_a_runner_has_the_allocator_that_its_program_would_have_anywhere(cell, t
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-@pytest.mark.parametrize("role", Role)
-def test_who_has_one_stream_has_one_connection_to_the_gpu(cell, folder, role):
+@pytest.mark.parametrize("role", RunnerRole)
+def test_a_narrow_runner_has_one_connection_to_the_gpu(cell, folder, role):
     place = folder / "sockets"
     place.mkdir()
     _, said = cell("cuda").start(1, place / "s", role).end(10.0)
     assert "ASKED=for" in said
-    assert (f"{CONNECTIONS}=1" in said) is role.one_stream
+    assert (f"{CONNECTIONS}=1" in said) is role.one_connection
 
 
 def test_the_judge_has_one_stream(cell, tmp_path):

@@ -95,7 +95,7 @@ class Cell:
     def __init__(self, folder, *makes):
         self.folder, self.judges, self._makes = folder / "lane", [], iter(makes)
 
-    def start(self, number, address):
+    def start(self, number, address, role):
         raise AssertionError("no runner is needed")
 
     def start_judge(self, folder):

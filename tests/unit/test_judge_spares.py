@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from pike_hpc.evaluate.judge_spares import ROOM_BYTES, Spares
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.evaluate.wards import Wards
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 
 pytestmark = pytest.mark.torch
 
@@ -18,7 +18,7 @@ class Lane:
     """What a judge asks of its lane about runners."""
 
     def __init__(self, folder: Path) -> None:
-        self.roles: dict[int, Role] = {}
+        self.roles: dict[int, RunnerRole] = {}
         self.ended: set[int] = set()
         self.killed: list[int] = []
         self.notes: list[str] = []
@@ -30,12 +30,12 @@ class Lane:
         made.mkdir()
         return made
 
-    def spawn(self, role: Role, socket: Path) -> int:
+    def spawn(self, role: RunnerRole, socket: Path) -> int:
         number = len(self.roles) + 1
         self.roles[number] = role
         return number
 
-    def appoint(self, runner: int, role: Role) -> None:
+    def appoint(self, runner: int, role: RunnerRole) -> None:
         self.roles[runner] = role
 
     def has_ended(self, runner: int) -> bool:
@@ -54,7 +54,7 @@ def lane(tmp_path, monkeypatch):
     return Lane(Path())  # a socket's path has 107 bytes at most
 
 
-def taken(spares: Spares, role: Role) -> int:
+def taken(spares: Spares, role: RunnerRole) -> int:
     """The number of the runner that `role` gets; it is ended."""
     link = spares.take(role)
     link.end()
@@ -62,52 +62,51 @@ def taken(spares: Spares, role: Role) -> int:
 
 
 def test_a_candidate_and_a_new_reference_find_theirs_started(lane):
-    spares = Spares(lane, {Role.SPREAD: 2})
+    spares = Spares(lane, {RunnerRole.WIDE: 1, RunnerRole.NARROW: 2})
     spares.fill()
-    assert lane.roles == {1: Role.SPREAD, 2: Role.SPREAD}
-    assert taken(spares, Role.CANDIDATE) == 1
-    assert taken(spares, Role.REFERENCE) == 2
-    assert lane.roles == {1: Role.CANDIDATE, 2: Role.REFERENCE}
-    assert taken(spares, Role.CANDIDATE) == 3, "none waits: a new one"
+    assert lane.roles == {1: RunnerRole.WIDE, 2: RunnerRole.NARROW, 3: RunnerRole.NARROW}
+    assert taken(spares, RunnerRole.NARROW) == 2
+    assert taken(spares, RunnerRole.REFERENCE) == 1
+    assert lane.roles[1] is RunnerRole.REFERENCE
+    assert taken(spares, RunnerRole.NARROW) == 3
+    assert taken(spares, RunnerRole.NARROW) == 4, "none waits: a new one"
+    spares.fill()
+    started = [lane.roles[number] for number in (5, 6, 7)]
+    assert started == [RunnerRole.WIDE, RunnerRole.NARROW, RunnerRole.NARROW]
+    spares.end()
 
 
-@pytest.mark.parametrize("role", [Role.REFERENCE, Role.SPREAD])
-def test_who_may_have_several_streams_gets_none_that_has_one_connection(lane, role):
-    spares = Spares(lane, {Role.SPARE: 2})
+@pytest.mark.parametrize(
+    ("waits", "role"),
+    [
+        (RunnerRole.NARROW, RunnerRole.REFERENCE),
+        (RunnerRole.NARROW, RunnerRole.WIDE),
+        (RunnerRole.WIDE, RunnerRole.NARROW),
+    ],
+)
+def test_nobody_gets_one_that_has_more_connections_or_fewer(lane, waits, role):
+    spares = Spares(lane, {waits: 2})
     spares.fill()
-    assert lane.roles == {1: Role.SPARE, 2: Role.SPARE}
     assert taken(spares, role) == 3
-    assert taken(spares, Role.CANDIDATE) == 1
-    assert lane.roles == {1: Role.CANDIDATE, 2: Role.SPARE, 3: role}
+    assert lane.roles == {1: waits, 2: waits, 3: role}
     spares.end()
 
 
-def test_each_takes_the_one_that_was_started_for_it_while_there_is_one(lane):
-    spares = Spares(lane, {Role.SPREAD: 1, Role.SPARE: 1})
+def test_where_nobody_can_tell_streams_all_that_wait_have_all_connections(lane):
+    spares = Spares(lane, {RunnerRole.NARROW: 1, RunnerRole.WIDE: 1})
     spares.fill()
-    assert lane.roles == {1: Role.SPREAD, 2: Role.SPARE}
-    assert taken(spares, Role.CANDIDATE) == 2
-    assert taken(spares, Role.CANDIDATE) == 1, "better than to wait for a new one"
-    spares.fill()
-    assert [lane.roles[number] for number in (3, 4)] == [Role.SPREAD, Role.SPARE]
-    assert taken(spares, Role.REFERENCE) == 3
-    spares.fill()
-    assert lane.roles[5] is Role.SPREAD, "what was taken is made up for"
-    spares.end()
-
-
-def test_once_widened_they_serve_everybody(lane):
-    spares = Spares(lane, {Role.SPARE: 1, Role.SPREAD: 1})
-    spares.fill()
-    spares.widen()
+    spares.fill(all_wide=True)
     assert sorted(lane.killed) == [1, 2]
+    assert taken(spares, RunnerRole.WIDE) == 3
+    assert taken(spares, RunnerRole.REFERENCE) == 4
+    spares.fill(all_wide=True)
     spares.fill()
-    assert taken(spares, Role.REFERENCE) == 3
-    assert taken(spares, Role.REFERENCE) == 4
+    assert RunnerRole.NARROW in (lane.roles[7], lane.roles[8])
+    spares.end()
 
 
 def test_no_more_wait_than_were_asked_for(lane):
-    spares = Spares(lane, {Role.SPARE: 2})
+    spares = Spares(lane, {RunnerRole.NARROW: 2})
     spares.fill()
     spares.fill()
     assert len(lane.roles) == 2
@@ -115,27 +114,27 @@ def test_no_more_wait_than_were_asked_for(lane):
     assert sorted(lane.killed) == [1, 2]
     none = Spares(lane, {})
     none.fill()
-    assert taken(none, "candidate") == 3
+    assert taken(none, RunnerRole.NARROW) == 3
 
 
 def test_one_that_died_waiting_is_cleared_away(lane):
-    spares = Spares(lane, {Role.SPARE: 2})
+    spares = Spares(lane, {RunnerRole.NARROW: 2})
     spares.fill()
     lane.ended.add(1)
-    assert taken(spares, Role.CANDIDATE) == 2
+    assert taken(spares, RunnerRole.NARROW) == 2
     assert lane.killed == [1, 2]
 
 
 def test_where_memory_is_short_none_waits_and_the_log_says_so_once(lane):
     free = [ROOM_BYTES - 1]
-    spares = Spares(lane, {Role.SPARE: 2}, lambda: free[0])
+    spares = Spares(lane, {RunnerRole.NARROW: 2}, lambda: free[0])
     spares.fill()
     spares.fill()
     assert not lane.roles
     assert lane.notes == ["8.0 GiB of the GPU are free: below 8 no runner starts ahead"]
     free[0] = ROOM_BYTES
     spares.fill()
-    assert lane.roles == {1: Role.SPARE, 2: Role.SPARE}
+    assert lane.roles == {1: RunnerRole.NARROW, 2: RunnerRole.NARROW}
     assert lane.notes[1:] == ["runners start ahead again"]
     spares.end()
 
@@ -154,13 +153,13 @@ class Runner(Ward):
 def test_a_spare_that_became_the_reference_outlives_an_eviction():
     made: list[Runner] = []
 
-    def start(number: int, address: Path, role: Role) -> Ward:
+    def start(number: int, address: Path, role: RunnerRole) -> Ward:
         made.append(Runner())
         return made[-1]
 
     wards = Wards(start)
     for _ in range(2):
-        wards.answer({"ask": "spawn", "role": Role.SPARE, "socket": "s"})
-    wards.answer({"ask": "appoint", "runner": 2, "role": Role.REFERENCE})
+        wards.answer({"ask": "spawn", "role": RunnerRole.NARROW, "socket": "s"})
+    wards.answer({"ask": "appoint", "runner": 2, "role": RunnerRole.REFERENCE})
     wards.slay_candidates()
     assert [runner.slain for runner in made] == [True, False]

@@ -4,8 +4,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from builders.tiny_task import asked
+
 from pike_hpc.evaluate.judge_streams import BLIND, Streams
-from pike_hpc.evaluate.wire import Role
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.records import Profile, ProfileSource
 
 pytestmark = pytest.mark.torch
@@ -14,27 +16,27 @@ ONE = Profile(source=ProfileSource.KERNELS, streams=1)
 TWO = Profile(source=ProfileSource.KERNELS, streams=2)
 EVENTS = Profile(source=ProfileSource.EVENTS)
 
-PLAIN = "class ModelNew:\n    def forward(self, x): return x.relu()\n"
+PLAIN = asked("class ModelNew:\n    def forward(self, x): return x.relu()\n")
 
 
 @pytest.mark.parametrize(
     ("line", "role"),
     [
-        ("", Role.CANDIDATE),
-        ("stream = at::cuda::getCurrentCUDAStream()", Role.CANDIDATE),
-        ("stream = torch.cuda.current_stream()", Role.CANDIDATE),
-        ("side = torch.cuda.Stream()", Role.SPREAD),
-        ("side = torch.cuda.Stream (priority=-1)", Role.SPREAD),
-        ("cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);", Role.SPREAD),
-        ("auto side = at::cuda::getStreamFromPool();", Role.SPREAD),
+        ("", RunnerRole.NARROW),
+        ("stream = at::cuda::getCurrentCUDAStream()", RunnerRole.NARROW),
+        ("stream = torch.cuda.current_stream()", RunnerRole.NARROW),
+        ("side = torch.cuda.Stream()", RunnerRole.WIDE),
+        ("side = torch.cuda.Stream (priority=-1)", RunnerRole.WIDE),
+        ("cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);", RunnerRole.WIDE),
+        ("auto side = at::cuda::getStreamFromPool();", RunnerRole.WIDE),
     ],
 )
 def test_a_text_that_makes_streams_has_all_connections_from_the_start(line, role):
-    assert Streams("cuda").role(PLAIN + line) is role
+    assert Streams("cuda").role(asked(PLAIN.candidate_source + line)) is role
 
 
 @pytest.mark.parametrize(
-    ("profile", "more"),
+    ("profile", "several"),
     [
         (ONE, False),
         (TWO, True),
@@ -43,23 +45,29 @@ def test_a_text_that_makes_streams_has_all_connections_from_the_start(line, role
         (None, True),
     ],
 )
-def test_one_stream_is_believed_and_nothing_else(profile, more):
-    assert Streams("cuda").may_have_more(profile) is more
+def test_one_stream_is_taken_for_one_and_nothing_else(profile, several):
+    streams = Streams("cuda")
+    assert streams.note(PLAIN, profile) is several
+    assert (streams.role(PLAIN) is RunnerRole.WIDE) is several, "it is remembered"
+    assert streams.role(asked("other")) is RunnerRole.NARROW
 
 
-def test_where_no_profile_tells_streams_everybody_has_all_connections():
+def test_where_no_profile_tells_streams_everybody_has_all_connections_until_one_does():
     streams = Streams("cuda")
     for profile in [EVENTS] * (BLIND - 1) + [ONE] + [EVENTS] * (BLIND - 1) + [None]:
-        streams.may_have_more(profile)
+        streams.note(PLAIN, profile)
         assert not streams.blind
-    streams.may_have_more(EVENTS)
+    streams.note(PLAIN, EVENTS)
     assert streams.blind
-    assert streams.role(PLAIN) is Role.SPREAD
+    assert streams.role(asked("other")) is RunnerRole.WIDE
+    streams.note(asked("other"), ONE)
+    assert not streams.blind
+    assert streams.role(asked("other")) is RunnerRole.NARROW
 
 
-def test_a_cpu_has_no_connections():
+def test_a_cpu_has_no_connections_to_save():
     streams = Streams("cpu")
-    assert streams.role(PLAIN + "torch.cuda.Stream()") is Role.CANDIDATE
     for _ in range(BLIND):
-        assert not streams.may_have_more(None)
+        assert streams.role(PLAIN) is RunnerRole.WIDE
+        assert not streams.note(PLAIN, None)
     assert not streams.blind

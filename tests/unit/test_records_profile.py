@@ -52,6 +52,13 @@ def test_a_profile_says_where_the_time_goes():
     assert kernels == ["62 % sm90_xmma_gemm, 4 a call", "20 % triton_poi_fused_relu_0, 33 a call"]
 
 
+@pytest.mark.parametrize(("streams", "said"), [(0, False), (1, False), (3, True)])
+def test_more_streams_than_one_are_worth_a_word(streams, said):
+    profile = dataclasses.replace(PROFILE, streams=streams)
+    (head, *_) = profile.lines(candidate_ms=0.52, device_ms=None, roofline_ms=None)
+    assert ("37 kernels, on 3 streams, 2 copies" in head) is said
+
+
 @pytest.mark.parametrize(
     ("source", "device_ms", "roofline_ms", "head"),
     [
