@@ -117,9 +117,8 @@ def open_judges(
         on_phase("look at its processors and compilers")
         half_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 << 20)
         tools = _tools(image)
-        if not chosen.runs_image:
-            on_phase("look for torch's bytecode")
-            tools = sandbox.with_bytecode(tools, scratch / "bytecode")
+        on_phase("look for torch's bytecode")
+        tools = sandbox.with_bytecode(tools, scratch / "bytecode", chosen, sandbox.look())
         builder = stack.enter_context(_builder(chosen, scratch, gpus, shares, image, tools))
         uuids = [gpu for gpu in gpus if gpu is not None]
         each = lanes_each(min(map(len, shares)), uuids)
@@ -155,7 +154,10 @@ def _shares(gpus: Collection[str | None]) -> tuple[frozenset[int], ...]:
 
 
 def _tools(image: str | None) -> sandbox.Toolchain:
-    """The compilers that this process's environment names."""
+    """The compilers that this process's environment names.
+
+    No bytecode: for one candidate, making it takes longer than it saves.
+    """
     return sandbox.toolchain(env.environ(), image=image)
 
 

@@ -327,7 +327,6 @@ class Judge:
     ) -> None:
         self._host.phase("build")
         # The next ones start while this one is examined.
-        # The next ones start while this one is examined.
         self._warm.spares.fill(all_wide=self._streams.blind)
         if by is WeightsBy.STATE:
             examiner.build()

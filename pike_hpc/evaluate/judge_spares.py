@@ -38,7 +38,7 @@ class Spares:
             free_bytes: tells how much of the device's memory is free.
         """
         self._host, self._wanted, self._free_bytes = host, Counter(wanted), free_bytes
-        self._short = self._all_wide = False
+        self._short = False
         self._waiting: list[tuple[RunnerRole, RunnerLink]] = []
 
     def take(self, role: RunnerRole) -> RunnerLink:
@@ -56,10 +56,11 @@ class Spares:
 
     def fill(self, *, all_wide: bool = False) -> None:
         """Have as many wait as there is room for; with `all_wide` all have all connections."""
-        if all_wide is not self._all_wide:
-            self.end()
-            self._all_wide = all_wide
         wanted = Counter({RunnerRole.WIDE: self._wanted.total()}) if all_wide else self._wanted
+        for each in list(self._waiting):
+            if not wanted[each[0]]:
+                self._waiting.remove(each)
+                each[1].end()
         for role in (wanted - Counter(role for role, _ in self._waiting)).elements():
             if not self._has_room():
                 return

@@ -19,11 +19,11 @@ class RunnerRole(enum.StrEnum):
     """What a runner is started for, and so how many connections to a GPU it has."""
 
     REFERENCE = "reference"
-    """Runs nothing hostile. Has all of them, as has what is started ahead for anybody."""
+    """Runs nothing hostile. Has all of them."""
     NARROW = "narrow"
-    """A candidate with one: its work is on one stream, as far as anybody knows."""
+    """A candidate with one, or what waits for such: its work is on one stream, as far as known."""
     WIDE = "wide"
-    """A candidate with all."""
+    """A candidate with all, or what waits for such or for a reference."""
 
     @property
     def one_connection(self) -> bool:

@@ -29,7 +29,8 @@ class Toolchain:
     read_only: tuple[Path, ...] = ()
     """Folders outside the system's that have to be shown."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """PATH, and with a toolkit LIBRARY_PATH, CUDA_HOME where it is this host's."""
+    """PATH, and with a toolkit LIBRARY_PATH, CUDA_HOME where it is this host's; where bytecode is
+    read from, if not from beside its sources."""
 
 
 def toolchain(

@@ -16,6 +16,8 @@ RECURRENT = """
 import torch
 from torch import nn
 
+torch.backends.cudnn.allow_tf32 = False  # too coarse for many steps
+
 
 class Model(nn.Module):
     def __init__(self):
@@ -109,11 +111,10 @@ def test_streams_of_the_text_are_judged_with_all_connections_at_once(judge):
     assert "connections: all" in result.log_tail
 
 
-def test_a_recurrent_layer_has_as_many_as_its_streams_want(judge):
+def test_a_recurrent_layer_is_judged_as_its_profile_says(judge):
     program = RECURRENT.partition("def get_inputs")[0].replace("class Model", "class ModelNew")
-    # cuDNN's recurrent layers are off by 2 % with TF32, at which precision this task tells nothing.
-    exact = "\ntorch.backends.cudnn.allow_tf32 = False\n"
-    result, profiles = judge(LSTM, program + exact + SAYS)
+    result, profiles = judge(LSTM, program + SAYS)
+    assert result.profile.streams >= 1
     alone = result.profile.streams == 1
     assert profiles == (1 if alone else 2)
     assert ("connections: 1" if alone else "connections: all") in result.log_tail

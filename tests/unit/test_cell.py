@@ -85,7 +85,7 @@ def test_a_narrow_runner_has_one_connection_to_the_gpu(cell, folder, role):
     assert (f"{CONNECTIONS}=1" in said) is role.one_connection
 
 
-def test_the_judge_has_one_stream(cell, tmp_path):
+def test_the_judge_has_one_connection(cell, tmp_path):
     assert seen_by_the_judge(cell("cuda"), tmp_path)[CONNECTIONS] == "1"
     assert CONNECTIONS not in seen_by_the_judge(cell("cpu"), tmp_path)
 
