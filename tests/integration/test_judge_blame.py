@@ -8,7 +8,7 @@ import sys
 import pytest
 from builders.tiny_task import TASK, TASK_SOURCE, asked, judge
 
-from pike_hpc.evaluate.wards import REFERENCE
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.records import EvalStatus, Tier
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -62,7 +62,7 @@ def test_a_reference_that_was_killed_between_two_candidates_is_replaced(lane):
     """As the lane does with one that seemed to run while another lane timed."""
     assert lane.evaluate(asked(TASK_SOURCE)).status is EvalStatus.PASSED
     wards = lane._crew._wards
-    (kept,) = (number for number, role in wards._roles.items() if role == REFERENCE)
+    (kept,) = (number for number, role in wards._roles.items() if role is RunnerRole.REFERENCE)
     wards._wards[kept].slay()
     result = lane.evaluate(asked(TASK_SOURCE))
     assert result.status is EvalStatus.PASSED, result.message
