@@ -37,7 +37,7 @@ as it would for others."""
 _HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 """The judge's tensors of 2 MiB and more ask for huge pages, if the kernel has some for who asks: it
 makes and drops hundreds of megabytes, and to copy 200 MB took 46 ms by pages of 4 KiB, 11 ms so
-(two cores, torch 2.13, 2026-11-28). Not the runners'."""
+(`clone` in a script that is not kept; two cores, torch 2.13, 2026-11-28). Not the runners'."""
 
 _ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 """In place of eight. A context has channels for each, and the driver makes and ends all channels of
