@@ -133,8 +133,12 @@ class Gpu:
             raise NvmlError(f"no NVML here: {error}") from None
         return cls(library, uuid)
 
-    def sample(self) -> Sample:
-        """Look once. The clock is read first: it falls as soon as nothing runs."""
+    def sample(self, processes: bool = True) -> Sample:
+        """Look once, at `processes` too or not. The clock first: it falls when nothing runs.
+
+        Who is on the GPU is told under the lock under which the driver makes contexts for all GPUs
+        of the machine, and takes longest.
+        """
         clock = self._number("clock", c_uint, SM_CLOCK)
         reasons = self._number("reasons", c_ulonglong)
         temperature = self._number("temperature", c_uint, GPU_TEMPERATURE)
@@ -144,7 +148,7 @@ class Gpu:
             reasons=reasons,
             temperature_c=temperature,
             power_w=None if power_mw is None else power_mw / 1e3,
-            processes=self._processes(),
+            processes=self._processes() if processes else None,
         )
 
     def _processes(self) -> frozenset[int] | None:

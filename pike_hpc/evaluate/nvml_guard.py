@@ -1,10 +1,11 @@
 """Which timed blocks count: not those of a slowed GPU, nor those that another process shared.
 
-A look before and one after each block, outside all windows. A block is measured again when a
-hardware slowdown was on, a process appeared on the GPU, or the SM clock was under MIN_CLOCK of what
-is usual after the same side's half. Every DISCARDS of them the guard waits; when waiting has not
-helped often enough it is `worn` and the lane is noisy. Pairing makes up for a clock that changes
-slowly, so a change that stays becomes the usual. No torch; the only clock is the `sleep` given.
+A look before and one after each block, outside all windows; at processes only after it, and who is
+there then is there when the next begins. A block is measured again when a hardware slowdown was on,
+a process appeared on the GPU, or the SM clock was under MIN_CLOCK of what is usual after the same
+side's half. Every DISCARDS of them the guard waits; when waiting has not helped often enough it is
+`worn` and the lane is noisy. Pairing makes up for a clock that changes slowly, so a change that
+stays becomes the usual. No torch; the only clock is the `sleep` given.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from pike_hpc.evaluate.nvml import HARDWARE, IDLE, POWER_CAP, Sample, named
@@ -39,11 +40,13 @@ times the standard deviation of a normal one, or most honest verdicts would be t
 SLACK = 1.1
 """How much slower than alone a reference may be beside a candidate: hotter, after other work."""
 
-Read = Callable[[], Sample]
+Read = Callable[[bool], Sample]
+"""A look at a GPU, at its processes too where it is given True."""
 
 
-def unread() -> Sample:
+def unread(processes: bool) -> Sample:
     """A look that shows nothing: no NVML, no GPU."""
+    del processes
     return Sample()
 
 
@@ -161,17 +164,19 @@ class Guard:
         self._candidate_mhz: deque[int] = deque(maxlen=USUAL)
         self._before = Sample()
         self._known: frozenset[int] | None = None
+        self._there: frozenset[int] | None = None
+        """Who was on the GPU at the last look that told."""
         self._looks: list[Sample] = []
         self._faults: tuple[str, ...] = ()
 
     def begin(self) -> None:
         """The device is ours now: processes that are on it belong there, such as frozen ones."""
-        self._before = self._read()
-        self._known = self._before.processes
+        self._before = self._read(True)
+        self._known = self._there = self._before.processes
 
     def before(self) -> None:
         """A block begins."""
-        self._before = self._read()
+        self._before = replace(self._read(False), processes=self._there)
 
     def after(self, *, reference_last: bool, company: bool = False) -> bool:
         """A block has ended; whether it counts. Waits where too many do not.
@@ -181,7 +186,8 @@ class Guard:
                 draws its own power.
             company: whether kernels of somebody else ran at the end of the reference's half.
         """
-        look = self._read()
+        look = self._read(True)
+        self._there = look.processes
         self._looks += [self._before, look]
         clocks = self._history.sm_mhz if reference_last else self._candidate_mhz
         found = faults(self._before, look, self._known, usual(clocks))

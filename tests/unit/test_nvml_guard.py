@@ -1,5 +1,7 @@
 """Which blocks count, how long one waits for a better GPU, and what the record says."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from pike_hpc.evaluate.nvml_guard import (
     faults,
     unread,
 )
+from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml
 from pike_hpc.records import Clocks
 
 OURS = frozenset({10, 11, 12})
@@ -32,8 +35,11 @@ class Bench:
     def __init__(self, history=None, first=None):
         self.now = first or look()
         self.slept = []
-        self.guard = Guard(lambda: self.now, history or History(), self.slept.append)
+        self.guard = Guard(self._read, history or History(), self.slept.append)
         self.guard.begin()
+
+    def _read(self, processes):
+        return self.now if processes else dataclasses.replace(self.now, processes=None)
 
     def block(self, now=None, *, reference_last=True):
         self.guard.before()
@@ -71,6 +77,17 @@ def test_a_process_that_comes_discards_until_it_goes():
     assert bench.block(look(processes=OURS))
     assert bench.block(look(processes=OURS - {10}))
     assert bench.guard.clocks().discarded == 2
+
+
+def test_processes_are_listed_once_a_block():
+    machine = SimulatedNvml(Sensors(computing=(1, 2)))
+    guard = Guard(machine.gpu().sample, History())
+    guard.begin()
+    for _ in range(3):
+        guard.before()
+        assert guard.after(reference_last=True)
+    assert machine.calls.count("nvmlDeviceGetComputeRunningProcesses_v3") == 1 + 3
+    assert machine.calls.count("nvmlDeviceGetClockInfo") == 1 + 2 * 3
 
 
 def test_who_was_there_before_belongs_there():
@@ -212,7 +229,7 @@ def test_patience_is_bounded(discards):
 @given(st.lists(looks, max_size=40), st.booleans())
 def test_a_guard_takes_whatever_it_reads(seen, reference_last):
     feed = iter(seen)
-    guard = Guard(lambda: next(feed, Sample()), History(), lambda _: None)
+    guard = Guard(lambda _: next(feed, Sample()), History(), lambda _: None)
     kept = 0
     for _ in range(len(seen) // 2):
         guard.before()
