@@ -27,6 +27,11 @@ class Kind(Enum):
     NEIGHBOURS = "{error} whole numbers differ, too many of them side by side or in one column"
     PIKE = "{error} of its elements are outside of PIKE's allclose(1e-2), and {limit} may be"
 
+    @property
+    def floating(self) -> bool:
+        """Whether it is of an output in floating numbers."""
+        return self not in (Kind.NUMBERS, Kind.NEIGHBOURS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Off:
@@ -49,10 +54,10 @@ class Off:
         return self.error / self.limit if self.limit > 0.0 else math.inf
 
     def __str__(self) -> str:
-        if self.kind in (Kind.NUMBERS, Kind.NEIGHBOURS):
-            said = f"{self.error:.0f}", f"{self.limit:.0f}"
-        else:
+        if self.kind.floating:
             said = told_apart(self.error, self.limit)
+        else:
+            said = f"{self.error:.0f}", f"{self.limit:.0f}"
         return self.output + self.kind.value.format(error=said[0], limit=said[1])
 
 

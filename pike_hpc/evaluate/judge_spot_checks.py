@@ -3,13 +3,14 @@
 What is timed is compared with the reference's runner, whose own error is forgiven: where it ships
 TF32 or bfloat16 that is far more than a strict tier allows. A candidate can count its calls and be
 exact while it is examined only. So of the calls that count some are drawn, when they are over, and
-the judge computes what their answers should have been.
+the judge computes what their answers should have been. It does so for each that missed the
+reference by so little that the reference may be what is off.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,12 +53,18 @@ class SpotChecks:
     def __init__(self, most: int, below: Callable[[int], int] = secrets.randbelow) -> None:
         """`below(n)` draws from 0 to n - 1; with `most` of 0 none is kept."""
         self._most, self._below = most, below
-        self.kept: list[Spotted] = []
+        self._drawn: list[Spotted] = []
+        self._in_doubt: list[Spotted] = []
         self._offered = 0
 
+    @property
+    def kept(self) -> Sequence[Spotted]:
+        """What is looked at: first what is in doubt, of blocks that don't count as well."""
+        return [*self._in_doubt, *self._drawn]
+
     def begin(self) -> None:
-        """Forget all: what was offered does not count."""
-        self.kept.clear()
+        """Forget what was drawn: what was offered does not count."""
+        self._drawn.clear()
         self._offered = 0
 
     def offer(self, packed: torch.Tensor, answer: torch.Tensor) -> None:
@@ -65,9 +72,16 @@ class SpotChecks:
         if not self._most:
             return
         self._offered += 1
-        place = len(self.kept) if self._offered <= self._most else self._below(self._offered)
+        place = len(self._drawn) if self._offered <= self._most else self._below(self._offered)
         if place < self._most:
-            self.kept[place : place + 1] = [self._copied(packed, answer)]
+            self._drawn[place : place + 1] = [self._copied(packed, answer)]
+
+    def doubt(self, packed: torch.Tensor, answer: torch.Tensor) -> bool:
+        """A call that must be looked at; False where there are as many as can be already."""
+        if len(self._in_doubt) >= self._most:
+            return False
+        self._in_doubt.append(self._copied(packed, answer))
+        return True
 
     def _copied(self, packed: torch.Tensor, answer: torch.Tensor) -> Spotted:
         size = self._most * (packed.numel() + answer.numel())

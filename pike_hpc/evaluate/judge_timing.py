@@ -20,7 +20,7 @@ from statistics import median
 
 import torch
 
-from pike_hpc.evaluate.judge_agreement import Agreement, Miss, Tally, Tolerance
+from pike_hpc.evaluate.judge_agreement import Agreement, Seen, Tally, Tolerance
 from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
@@ -85,7 +85,7 @@ class NoisyLane(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a block's answers look like, in its windows whose whole numbers are equal."""
+    """What a block's answers look like, in its windows that are sure to be the reference's."""
 
     equal: tuple[int, ...]
     """These windows."""
@@ -145,7 +145,7 @@ class Stopwatch:
 
     @property
     def spotted(self) -> Sequence[Spotted]:
-        """Some of the calls that count."""
+        """Some of the calls that count, and all that missed the reference by little."""
         return self._checks.kept
 
     def settle(self) -> None:
@@ -358,14 +358,28 @@ class Stopwatch:
         self._answered += sum(map(len, windows))
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
         for i, (window, mine, its) in enumerate(sides):
-            seen = self._agreement.look(mine, its)
-            if isinstance(seen, Miss):
-                raise WrongAnswer(
-                    f"{seen.how}, in call {before + seen.call + 1} of {self._answered}, held "
-                    "against the reference beside it"
-                )
+            seen = self._seen(window, mine, its, before)
             before += len(window)
             if seen.equal:
                 equal.append(i)
                 tally += seen.tally
         return Checked(tuple(equal), tally)
+
+    def _seen(self, window: Window, mine: torch.Tensor, its: torch.Tensor, before: int) -> Seen:
+        """At a window's answers; unequal where one of them is in doubt. Raises WrongAnswer.
+
+        `before`: calls that were looked at in earlier windows.
+        """
+        begin, certain = 0, True
+        while begin < len(mine):
+            seen = self._agreement.look(mine[begin:], its[begin:])
+            if isinstance(seen, Seen):
+                return replace(seen, equal=seen.equal and certain)
+            call = begin + seen.call
+            if not (seen.near and self._checks.doubt(window[call], mine[call])):
+                raise WrongAnswer(
+                    f"{seen.how}, in call {before + call + 1} of {self._answered}, held "
+                    "against the reference beside it"
+                )
+            begin, certain = call + 1, False
+        return Seen(tally=Tally(), equal=False)

@@ -12,7 +12,7 @@ from builders.tiny_task import OF_TIMING, TASK, TASK_SOURCE, forward, judge
 
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.evaluate.device import detect
-from pike_hpc.records import EvalStatus, Tier, Variant
+from pike_hpc.records import EvalStatus, Task, Tier, Variant
 from pike_hpc.tasks import find_task
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -372,3 +372,45 @@ def test_and_large_blocks_as_well(lane):
             found.append(faults_in(lane))
     print("pages faulted:", found)
     assert found[-1] < 1000, found
+
+
+NOW_AND_THEN = Task(
+    suite="tests",
+    id="now-and-then",
+    name="now-and-then",
+    source="""
+import torch, torch.nn as nn
+CALLS = []
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(256, 512)
+    def forward(self, x):
+        CALLS.append(1)
+        if torch.backends.cudnn.allow_tf32 and len(CALLS) in (60, 80, 90):
+            x = (x.view(torch.int32) & ~LOST).view(torch.float32)
+        return self.fc(x)
+def get_inputs():
+    return [torch.randn(64, 256)]
+def get_init_inputs():
+    return []
+""".replace("LOST", "0x3FF"),
+)
+"""Its runner is off by 1.5 to 3 times what it may be in three calls that no exam sees, as a deep
+LSTM under cuDNN's TF32 was in one of 32."""
+
+
+def test_who_is_right_where_the_reference_is_off_passes_at_its_own_tier(lane):
+    exact = """
+import torch.nn as nn
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(256, 512)
+    def forward(self, x):
+        return self.fc(x)
+"""
+    result = judge(lane, exact, task=NOW_AND_THEN, tiers=(Tier.FP32,))
+    assert result.status is EvalStatus.PASSED, result.message
+    assert result.tier is Tier.FP32
+    assert result.timing.windows > 90

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import LeafScale, grain_of  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_agreement import (  # noqa: E402 - torch
+    NEAR_MISS,
     Agreement,
     Miss,
     Quick,
@@ -296,6 +297,51 @@ def test_what_the_next_tier_alone_allows_costs_the_tier_and_no_more():
     leaves[2][0][:] = 0.1
     missed = Agreement(replace(near, looser=far), slots).look(answers, references)
     assert missed == Miss(2, "off by 1.0e-01 of the signal, over 1.0e-02"), "the looser one's"
+
+
+def test_a_near_miss_is_one_of_floating_numbers_that_the_reference_may_explain():
+    slots = lay_out([("y", "float32", (64, 4)), ("i", "int64", (5000,))])
+    whole = replace(PLAIN, moves=1.0)
+    near = Tolerance(
+        scales=(PLAIN, whole), limits=(1e-2,) * 2, local=(1e-1,) * 2, usual=(5e-3,) * 2, pike=False
+    )
+    references, _ = rows(slots, 3)
+
+    def missed(tolerance, *changes):
+        answers, leaves = rows(slots, 3)
+        answers.copy_(references)
+        for leaf, value in changes:
+            leaves[1][leaf][:] = value
+        return Agreement(tolerance, slots).look(answers, references)
+
+    assert missed(near, (0, 0.9e-2 * NEAR_MISS)).near
+    assert missed(near, (0, 0.9e-2 * NEAR_MISS)).call == 1
+    assert not missed(near, (0, 1.1e-2 * NEAR_MISS)).near
+    assert not missed(near, (0, math.nan)).near
+    assert not missed(near, (0, 2e-2), (1, 7)).near
+    assert not missed(near, (1, 7)).near
+    assert not missed(replace(near, pike=True), (0, 2e-2)).near
+    looser = replace(near, limits=(1.5e-2, 1e-2), usual=(1e-2, 1e-2))
+    assert missed(replace(near, looser=looser), (0, 1.4e-2 * NEAR_MISS)).near
+
+
+def test_calls_after_a_miss_are_counted_when_they_are_looked_at():
+    """Of 30 calls two may differ at one place, of twice as many three might."""
+    slots = lay_out([("y", "float32", (8,)), ("i", "int64", (5000,))])
+    scales = (PLAIN, replace(PLAIN, moves=1.0))
+    near = Tolerance(
+        scales=scales, limits=(1e-2,) * 2, local=(1e-1,) * 2, usual=(5e-3,) * 2, pike=False
+    )
+    references, _ = rows(slots, 30)
+    answers, leaves = rows(slots, 30)
+    answers.copy_(references)
+    leaves[0][0][:] = 2e-2
+    for call in (1, 2, 3):
+        leaves[call][1][7] = 7
+    judge = Agreement(near, slots)
+    assert judge.look(answers, references).call == 0
+    found = judge.look(answers[1:], references[1:])
+    assert found == Miss(2, "whole numbers differ at one place in 3 of 30 calls, and 2 may")
 
 
 def test_an_answer_that_is_larger_than_any_in_the_exam_is_measured_by_its_own_size():

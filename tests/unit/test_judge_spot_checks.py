@@ -136,3 +136,57 @@ def test_of_calls_that_share_a_window_it_is_said_which_one_was_wrong():
         "off by 1.01e+02 of the signal, over 1.00e+02, in call 100 of 165, held against the "
         "reference beside it"
     )
+
+
+class Off(SimulatedRunner):
+    """Answers that are off by `off` in the calls of `when`, which take a hundredth of the time."""
+
+    def __init__(self, machine, off, when, ms=1.0):
+        super().__init__(machine, ms)
+        self.calls, self._off, self._when, self._full_ms = 0, off, when, ms
+
+    def windows(self, op, inputs, answers):
+        doubtful = self._when(self.calls)
+        self._ms = self._full_ms / 100 if doubtful else self._full_ms
+        took = super().windows(op, inputs, answers)
+        answers[0].view(torch.float32).add_(self._off * doubtful)
+        self.calls += len(inputs)
+        return took
+
+
+def doubted(off, when, *, limit=1e-2, checks=8, reference=None):
+    """The stopwatch, and what it found."""
+    machine = Machine(lambda now: 1.0, seed=1)
+    candidate = Off(machine, off, when)
+    watch = our_watch(
+        reference or SimulatedRunner(machine, 1.0), candidate, limit=limit, checks=checks
+    )
+    return watch, watch.measure(TWELVE_BLOCKS)[0]
+
+
+def in_doubt(watch, off):
+    return sum(abs(float(s.answer.view(torch.float32)[0]) - 1 - off) < 1e-6 for s in watch.spotted)
+
+
+def test_each_call_that_missed_the_reference_by_little_is_looked_at_and_gains_nothing():
+    watch, found = doubted(2e-2, lambda call: call % 90 == 0)
+    assert in_doubt(watch, 2e-2) >= 3
+    assert found.speedup == pytest.approx(1.0, abs=0.02)
+
+
+def test_so_is_one_before_blocks_count():
+    watch, _ = doubted(2e-2, lambda call: call == 2)
+    assert in_doubt(watch, 2e-2) == 1
+
+
+@pytest.mark.parametrize(
+    ("off", "when", "checks"),
+    [
+        pytest.param(4e-2, lambda call: call == 90, 8, id="by much"),
+        pytest.param(2e-2, lambda call: call % 20 == 0, 8, id="often"),
+        pytest.param(2e-2, lambda call: call == 90, 0, id="where float64 is not asked"),
+    ],
+)
+def test_who_misses_it_otherwise_is_wrong(off, when, checks):
+    with pytest.raises(WrongAnswer, match="held against the reference beside it"):
+        doubted(off, when, checks=checks)

@@ -186,9 +186,9 @@ def test_a_wrong_call_says_which_it_was_of_those_so_far_and_by_how_much():
     """Calls that wake a runner are none of them: 4 of the pilot, 1 and 12 before, 3 of 12."""
     number = SETTLED + 3
     with pytest.raises(WrongAnswer) as raised:
-        watched(TWELFTH_MS, lambda call: False, off=lambda call: 2.0 if call == number else 0.0)
+        watched(TWELFTH_MS, lambda call: False, off=lambda call: 4.0 if call == number else 0.0)
     assert str(raised.value) == (
-        "output 2 of 2: off by 2.0e+00 of the signal, over 1.0e+00, in call 20 of 29, held against "
+        "output 2 of 2: off by 4.0e+00 of the signal, over 1.0e+00, in call 20 of 29, held against "
         "the reference beside it"
     )
 
