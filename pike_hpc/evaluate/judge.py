@@ -38,6 +38,7 @@ from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_outcome import Outcome, conclude, no_seed
 from pike_hpc.evaluate.judge_physics import Physics
+from pike_hpc.evaluate.judge_plan import stop_rule
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_streams import Streams
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
@@ -47,7 +48,6 @@ from pike_hpc.evaluate.logs import clean
 from pike_hpc.evaluate.nvml_guard import Guard
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner.cuda_driver import DeviceMemoryError
-from pike_hpc.evaluate.statistics import StopRule
 from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.records import (
     EvalRequest,
@@ -60,15 +60,8 @@ from pike_hpc.records import (
 
 T = TypeVar("T")
 
-SEARCH_BUDGET_S, RETIME_BUDGET_S = {"cpu": 2.0, "cuda": 0.7}, 4.0
-"""Seconds of timing. What is timed again is few, and enters tables. All other lanes of a GPU are
-frozen meanwhile: with 1.0 s in place of 0.7 they were so for half of the time."""
-
 CACHE_S = 10.0
 """For packing what compilers left: tens of megabytes at worst."""
-
-HALF_WIDTH = {"cpu": 0.02, "cuda": 0.01}
-"""When an interval is narrow enough; a CPU shared with the system is noisier."""
 
 
 class Judge:
@@ -334,9 +327,7 @@ class Judge:
             examiner.load_by_seed()
         self._host.phase("correctness")
         examiner.answer()
-        kind = self._device.type
-        budget_s = RETIME_BUDGET_S if request.retime else SEARCH_BUDGET_S[kind]
-        rule = StopRule(half_width=HALF_WIDTH[kind], budget_s=budget_s)
+        rule = stop_rule(self._device.type, again=bool(request.retime))
         examiner.time(reference, rule, secrets, watch, self._solitude, bounded=bounded)
         self._host.phase("probes")
         examiner.change_weights()

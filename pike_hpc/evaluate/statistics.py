@@ -100,7 +100,7 @@ class Null:
         return NORMAL * 1.25 / 1.35 * self.spread_ms / math.sqrt(blocks)
 
 
-LOOSE, PATIENCE = 0.1, 3.0
+LOOSE = 0.1
 """A wider interval says little, and the machine that makes it is often busy for a while only."""
 
 
@@ -124,7 +124,8 @@ class StopRule:
 
     half_width: float
     budget_s: float
-    """Up to PATIENCE times as much is spent while the half-width is above LOOSE."""
+    patience: float = 3.0
+    """Up to so many times as much is spent while the half-width is above LOOSE."""
     min_blocks: int = 5
     early_blocks: int = 4
     early_s: float = 0.5
@@ -253,7 +254,7 @@ def decide(found: Estimate, blocks: int, spent_s: float, rule: StopRule) -> Deci
         return Decision(stop=True, early=True)
     if blocks < rule.min_blocks:
         return Decision(stop=False)
-    budget_s = rule.budget_s * (PATIENCE if found.half_width > LOOSE else 1.0)
+    budget_s = rule.budget_s * (rule.patience if found.half_width > LOOSE else 1.0)
     return Decision(stop=found.half_width <= rule.half_width or spent_s >= budget_s)
 
 
