@@ -7,7 +7,7 @@ on the largest single difference, or in the answer's own precision, before the f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -125,9 +125,18 @@ class Miss:
     call: int
     how: str
     """By how much, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """How a call's answer is not what the reference's runner gave."""
+
+    how: str
     near: bool = False
     """Whether only floating outputs are off, by no more than NEAR_MISS: float64 can tell whose
     error that is."""
+    costs_tier: bool = False
+    """Whether the next tier allows it."""
 
 
 class Agreement:
@@ -145,8 +154,17 @@ class Agreement:
         moving = sum(scale.moves * slot.count for slot, scale in leaves if slot.dtype not in FLOATS)
         self._unequal_part = ANYWHERE + TIES * moving
 
-    def look(self, answers: torch.Tensor, references: torch.Tensor) -> Seen | Miss:
-        """At all answers of a window, (calls, bytes) uint8 each."""
+    def look(
+        self,
+        answers: torch.Tensor,
+        references: torch.Tensor,
+        doubt: Callable[[int], bool] = lambda call: False,
+    ) -> Seen | Miss:
+        """At all answers of a window, (calls, bytes) uint8 each.
+
+        `doubt` is told which call misses by little enough for the reference to be what is off, and
+        says whether that will be found out; then the call agrees for now.
+        """
         self._seen += len(answers)
         if torch.equal(answers, references):
             return Seen(tally=Tally(calls=len(answers)), equal=True)
@@ -154,10 +172,13 @@ class Agreement:
         if answers.numel() > AT_ONCE_BYTES or not self._surely(answers, references):
             tally = Tally()
             for call, pair in enumerate(zip(answers, references, strict=True)):
-                found = self._looked_at(call, *pair)
-                if isinstance(found, Miss):
-                    self._seen -= len(answers) - (call + 1)  # who looks at the rest counts it
-                    return found
+                found = self._looked_at(*pair)
+                if isinstance(found, Broken) and found.near and doubt(call):
+                    found = Seen(tally=Tally(calls=1), equal=True)
+                elif isinstance(found, Broken) and found.costs_tier:
+                    found = Seen(tally=Tally(calls=1, looser=1), equal=True)
+                if isinstance(found, Broken):
+                    return Miss(call, found.how)
                 tally, fits = tally + found.tally, fits and found.equal
         return Seen(tally=tally, equal=fits and self._same(answers, references))
 
@@ -184,7 +205,7 @@ class Agreement:
                 return False
         return True
 
-    def _looked_at(self, call: int, answer: torch.Tensor, reference: torch.Tensor) -> Seen | Miss:
+    def _looked_at(self, answer: torch.Tensor, reference: torch.Tensor) -> Seen | Broken:
         """At one call's outputs as bytes.
 
         It is unequal here where rows are off.
@@ -192,9 +213,9 @@ class Agreement:
         both = list(zip(*(views(self._slots, raw) for raw in (answer, reference)), strict=True))
         if self._tolerance.pike:
             outside = worst(outside_pike(both))
-            return Miss(call, str(outside)) if outside else Seen(tally=Tally(calls=1), equal=True)
+            return Broken(str(outside)) if outside else Seen(tally=Tally(calls=1), equal=True)
         if often := self._differ_often(both):
-            return Miss(call, often)
+            return Broken(often)
         found = beside(both, self._tolerance)
         if (broken := worst(found)) is None:
             usual = zip(found, self._tolerance.usual, strict=True)
@@ -205,14 +226,12 @@ class Agreement:
         often = self._rows.more_often(rows, self._seen) if rows else ""
         if rows and not often:
             return Seen(tally=Tally(calls=1), equal=False)
+        near = broken.times <= NEAR_MISS and all(o.fits or o.kind.floating for o in found)
         looser = self._tolerance.looser
         if looser is not None:
-            found = beside(both, looser)
-            broken = worst(found)
-        if broken is None:
-            return Seen(tally=Tally(calls=1, looser=1), equal=True)
-        near = broken.times <= NEAR_MISS and all(o.fits or o.kind.floating for o in found)
-        return Miss(call, often or str(broken), near=near and not often)
+            broken = worst(beside(both, looser))
+        how = often or str(broken)
+        return Broken(how, near=near and not often, costs_tier=broken is None)
 
     def _rows_off(self, both: Pairs, found: Sequence[Off]) -> list[tuple[int, Rows]]:
         """Of each output that is off, the rows that are; none where near ties do not explain it."""

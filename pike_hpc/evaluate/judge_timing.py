@@ -16,11 +16,12 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 import torch
 
-from pike_hpc.evaluate.judge_agreement import Agreement, Seen, Tally, Tolerance
+from pike_hpc.evaluate.judge_agreement import Agreement, Miss, Tally, Tolerance
 from pike_hpc.evaluate.judge_drain import PATIENCE_S, Company
 from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_neighbours import Neighbours
@@ -85,7 +86,7 @@ class NoisyLane(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a block's answers look like, in its windows that are sure to be the reference's."""
+    """What a block's answers look like, in its windows whose whole numbers are equal."""
 
     equal: tuple[int, ...]
     """These windows."""
@@ -106,6 +107,7 @@ class Stopwatch:
         company: Company,
         *,
         checks: int = 0,
+        doubts: int = 0,
         bounded: bool = False,
         goes_on: bool = False,
         on_cpu: bool = False,
@@ -115,8 +117,8 @@ class Stopwatch:
     ) -> None:
         """The pair's stopwatch.
 
-        `goes_on`: see `Side`. `on_cpu`: whether models run on the host's cores. `spun`: the cores
-        that the judge and that the runners spin on, if they do.
+        `checks`, `doubts`: see `SpotChecks`. `goes_on`: see `Side`. `on_cpu`: whether models run on
+        the host's cores. `spun`: the cores that the judge and that the runners spin on, if they do.
         """
         self._clock, self._bounded, self._spun = clock, bounded, spun
         self._slow_calls = SLOW_PILOT_CALLS if on_cpu else 1
@@ -128,7 +130,7 @@ class Stopwatch:
         self._restless = 0
         """Blocks in which the candidate did not stop, or not stay so."""
         self._fresh, self._agreement = fresh_inputs, Agreement(tolerance, slots)
-        self._checks = SpotChecks(checks)
+        self._checks = SpotChecks(checks, doubts)
         self._nulls: list[float] = []
         self._checked: list[Checked] = []
         """Of each block that counts."""
@@ -358,28 +360,20 @@ class Stopwatch:
         self._answered += sum(map(len, windows))
         sides = zip(windows, self._candidate.answers, self._reference.answers, strict=False)
         for i, (window, mine, its) in enumerate(sides):
-            seen = self._seen(window, mine, its, before)
+            seen = self._agreement.look(mine, its, partial(self._doubt, window, mine))
+            if isinstance(seen, Miss):
+                doubted = self._checks.doubted
+                others = f", after {doubted} that missed it by little" if doubted else ""
+                raise WrongAnswer(
+                    f"{seen.how}, in call {before + seen.call + 1} of {self._answered}, held "
+                    f"against the reference beside it{others}"
+                )
             before += len(window)
             if seen.equal:
                 equal.append(i)
                 tally += seen.tally
         return Checked(tuple(equal), tally)
 
-    def _seen(self, window: Window, mine: torch.Tensor, its: torch.Tensor, before: int) -> Seen:
-        """At a window's answers; unequal where one of them is in doubt. Raises WrongAnswer.
-
-        `before`: calls that were looked at in earlier windows.
-        """
-        begin, certain = 0, True
-        while begin < len(mine):
-            seen = self._agreement.look(mine[begin:], its[begin:])
-            if isinstance(seen, Seen):
-                return replace(seen, equal=seen.equal and certain)
-            call = begin + seen.call
-            if not (seen.near and self._checks.doubt(window[call], mine[call])):
-                raise WrongAnswer(
-                    f"{seen.how}, in call {before + call + 1} of {self._answered}, held "
-                    "against the reference beside it"
-                )
-            begin, certain = call + 1, False
-        return Seen(tally=Tally(), equal=False)
+    def _doubt(self, window: Window, mine: torch.Tensor, call: int) -> bool:
+        """Whether a call that misses the reference by little will be held against float64."""
+        return self._checks.doubt(window[call], mine[call])

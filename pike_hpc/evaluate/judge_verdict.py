@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from pike_hpc.evaluate.correctness import UNEQUAL, unequal
+from pike_hpc.evaluate.correctness import UNEQUAL, LeafError, unequal
 from pike_hpc.evaluate.judge_cores import on_own_core, spin_cpus
 from pike_hpc.evaluate.judge_drain import Beside, Solitude
 from pike_hpc.evaluate.judge_exam import Exam, call, has_changed
@@ -27,7 +27,7 @@ from pike_hpc.evaluate.judge_probe import Probe, Weights
 from pike_hpc.evaluate.judge_profile import read_sheet
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_side import WrongAnswer
-from pike_hpc.evaluate.judge_spot_checks import most_of
+from pike_hpc.evaluate.judge_spot_checks import DOUBTS, Spotted, most_of
 from pike_hpc.evaluate.judge_timing import Busy, NoisyLane, Stopwatch
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.layout import buffer_bytes
@@ -160,6 +160,7 @@ class Examiner:
             self._slots,
             solitude.company,
             checks=self._spot_checks(),
+            doubts=self._spot_checks(DOUBTS),
             bounded=bounded,
             goes_on=bool(self._exam.in_turn),
             on_cpu=self._truth.device.type == "cpu",
@@ -187,26 +188,30 @@ class Examiner:
         self._outcome.timing = as_timing(found, clocks)
         self._outcome.tags.extend(tags)
 
-    def _spot_checks(self) -> int:
-        """How many timed calls are held against float64 afterwards."""
+    def _spot_checks(self, times: int = 1) -> int:
+        """How many timed calls are held against float64 afterwards, drawn or in doubt."""
         if self._truth.legacy or self._truth.large or self._exam.in_turn:
             return 0
         pair_bytes = buffer_bytes(self._truth.frame.input_slots) + buffer_bytes(self._slots)
-        return most_of(pair_bytes, self._exam.cost_s / len(self._exam.inputs))
+        return most_of(pair_bytes, self._exam.cost_s / len(self._exam.inputs), times)
 
     def _hold_to_tier(self, watch: Stopwatch) -> None:
         """Loosen the tier until what was timed is as fine as it says. Raises Verdict."""
-        truths = [self._truth.answers_to(seen.packed.cpu()) for seen in watch.spotted]
-        answers = [views(self._slots, seen.answer) for seen in watch.spotted]
-        errors = self._marker.leaf_errors(answers, truths) if truths else []
         tier, correctness = self._outcome.tier, self._outcome.correctness
         assert tier is not None
         assert correctness is not None
-        why = too_coarse(watch.tally) or self._marker.broken_in_checks(errors, tier)
-        while why:
+        if why := too_coarse(watch.tally):
             tier, correctness = self._marker.loosened(tier, correctness, why)
-            why = self._marker.broken_in_checks(errors, tier)
+        for seen in watch.spotted:
+            errors = self._errors(seen)
+            while why := self._marker.broken_in_checks(errors, tier):
+                tier, correctness = self._marker.loosened(tier, correctness, why)
         self._outcome.tier, self._outcome.correctness = tier, correctness
+
+    def _errors(self, seen: Spotted) -> list[list[LeafError]]:
+        """Of each float leaf, what one timed answer was off by."""
+        truth = self._truth.answers_to(seen.packed.cpu())
+        return self._marker.leaf_errors([views(self._slots, seen.answer)], [truth])
 
     def change_weights(self) -> None:
         """Give it other weights: its answers must follow. Raises Verdict, RunnerFailed."""

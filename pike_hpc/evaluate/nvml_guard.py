@@ -1,8 +1,8 @@
 """Which timed blocks count: not those of a slowed GPU, nor those that another process shared.
 
-A look before and one after each block, outside all windows; at processes only after it, and who is
-there then is there when the next begins. A block is measured again when a hardware slowdown was on,
-a process appeared on the GPU, or the SM clock was under MIN_CLOCK of what is usual after the same
+A look before and one after each block, outside all windows; before it at processes only where a
+stranger was there at the last look. A block is measured again when a hardware slowdown was on, a
+process appeared on the GPU, or the SM clock was under MIN_CLOCK of what is usual after the same
 side's half. Every DISCARDS of them the guard waits; when waiting has not helped often enough it is
 `worn` and the lane is noisy. Pairing makes up for a clock that changes slowly, so a change that
 stays becomes the usual. No torch; the only clock is the `sleep` given.
@@ -165,7 +165,7 @@ class Guard:
         self._before = Sample()
         self._known: frozenset[int] | None = None
         self._there: frozenset[int] | None = None
-        """Who was on the GPU at the last look that told."""
+        """Who was on the GPU after the last block."""
         self._looks: list[Sample] = []
         self._faults: tuple[str, ...] = ()
 
@@ -176,7 +176,9 @@ class Guard:
 
     def before(self) -> None:
         """A block begins."""
-        self._before = replace(self._read(False), processes=self._there)
+        strange = self._there is None or not self._there <= (self._known or frozenset())
+        look = self._read(strange)  # a stranger may have left while we waited
+        self._before = look if strange else replace(look, processes=self._there)
 
     def after(self, *, reference_last: bool, company: bool = False) -> bool:
         """A block has ended; whether it counts. Waits where too many do not.

@@ -54,6 +54,15 @@ class Watched:
             answer[place] = by
         return self._agreement.look(raw[:1], raw[1:])
 
+    def in_doubt(self, *places, by):
+        """Whether it is asked if such a call is in doubt."""
+        raw, asked = room(self._slots), []
+        (answer,) = views(self._slots, raw[0])
+        for place in places:
+            answer[place] = by
+        self._agreement.look(raw[:1], raw[1:], lambda call: asked.append(call) or True)
+        return bool(asked)
+
     def begin(self):
         self._agreement.begin()
 
@@ -155,6 +164,15 @@ def test_the_same_row_is_not_off_again_and_again():
     late = [call in (0, 1, 1100) for call in range(1101)]
     assert often(Watched((5000, 2)), calls, row=lambda call: 17) == 100
     assert often(Watched((5000, 2)), late, lambda call: 17) == 1101
+
+
+def test_rows_that_are_off_too_often_are_in_no_doubt():
+    """A row that is another is no coarse answer, which float64 could tell."""
+    watch = Watched(limit=1e-2)
+    near = 2e-2 * math.sqrt(CODES[0])
+    assert not watch.in_doubt(17, by=near), "one that a near tie explains"
+    assert not any(watch.in_doubt(17, by=near) for _ in range(9)), "nor at one place each time"
+    assert Watched(limit=1e-2, chooses=False).in_doubt(17, by=near)
 
 
 def test_it_is_said_how_often():

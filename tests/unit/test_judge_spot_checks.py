@@ -38,7 +38,7 @@ def number_of(raw):
 
 @given(seed=st.randoms(use_true_random=False), most=st.integers(0, 8), offered=st.integers(0, 60))
 def test_so_many_calls_are_kept_and_none_twice(seed, most, offered):
-    checks = SpotChecks(most, seed.randrange)
+    checks = SpotChecks(most, below=seed.randrange)
     for number in range(offered):
         checks.offer(call(number), call(number))
     kept = [number_of(seen.packed) for seen in checks.kept]
@@ -54,7 +54,7 @@ def test_each_call_is_as_likely_as_any_other():
             for fifth in range(5):
                 for sixth in range(6):
                     draws = iter((third, fourth, fifth, sixth))
-                    checks = SpotChecks(2, lambda n, draws=draws: next(draws))
+                    checks = SpotChecks(2, below=lambda n, draws=draws: next(draws))
                     for number in range(6):
                         checks.offer(call(number), call(number))
                     for seen in checks.kept:
@@ -77,6 +77,8 @@ def test_large_calls_and_slow_ones_are_few():
     assert FEWEST < most_of(ROOM_BYTES // 4, 0.0) < MOST
     assert FEWEST < most_of(0, TIME_S / 4) < MOST
     assert most_of(8 * ROOM_BYTES, 0.0) == most_of(0, 8 * TIME_S) == FEWEST
+    assert most_of(0, 0.0, 4) == most_of(ROOM_BYTES // MOST, TIME_S / MOST, 4) == 4 * MOST
+    assert most_of(8 * ROOM_BYTES, 0.0, 4) == FEWEST
 
 
 class Numbered(SimulatedRunner):
@@ -139,54 +141,77 @@ def test_of_calls_that_share_a_window_it_is_said_which_one_was_wrong():
 
 
 class Off(SimulatedRunner):
-    """Answers that are off by `off` in the calls of `when`, which take a hundredth of the time."""
+    """Answers that are off by `off(call)`."""
 
-    def __init__(self, machine, off, when, ms=1.0):
+    def __init__(self, machine, off, ms):
         super().__init__(machine, ms)
-        self.calls, self._off, self._when, self._full_ms = 0, off, when, ms
+        self.calls, self._off = 0, off
 
     def windows(self, op, inputs, answers):
-        doubtful = self._when(self.calls)
-        self._ms = self._full_ms / 100 if doubtful else self._full_ms
         took = super().windows(op, inputs, answers)
-        answers[0].view(torch.float32).add_(self._off * doubtful)
-        self.calls += len(inputs)
+        for answer in answers[: len(inputs)]:
+            answer.view(torch.float32).add_(self._off(self.calls))
+            self.calls += 1
         return took
 
 
-def doubted(off, when, *, limit=1e-2, checks=8, reference=None):
-    """The stopwatch, and what it found."""
+def doubted(off, *, ms=1.0, doubts=32, **more):
+    """What the stopwatch holds in doubt of such a program."""
     machine = Machine(lambda now: 1.0, seed=1)
-    candidate = Off(machine, off, when)
-    watch = our_watch(
-        reference or SimulatedRunner(machine, 1.0), candidate, limit=limit, checks=checks
-    )
-    return watch, watch.measure(TWELVE_BLOCKS)[0]
+    candidate = Off(machine, off, ms)
+    reference = SimulatedRunner(machine, ms)
+    watch = our_watch(reference, candidate, limit=1e-2, doubts=doubts, **more)
+    watch.measure(TWELVE_BLOCKS)
+    offs = [float(seen.answer.view(torch.float32)[0]) - 1 for seen in watch.spotted]
+    assert all(float(seen.packed.view(torch.float32)[0]) == 1.0 for seen in watch.spotted)
+    return [round(o, 6) for o in offs if o > 1e-2]
 
 
-def in_doubt(watch, off):
-    return sum(abs(float(s.answer.view(torch.float32)[0]) - 1 - off) < 1e-6 for s in watch.spotted)
+@pytest.mark.parametrize("ms", [0.05, 1.0, 60.0])
+def test_each_call_that_missed_the_reference_by_little_is_looked_at(ms):
+    """Also where calls share a window, or half of all do."""
+    every = {0.05: 400, 1.0: 90, 60.0: 2}[ms]
+
+    def off(call):
+        return 1.5e-2 + 1e-4 * (call // every) if call and call % every == 0 else 0.0
+
+    found = doubted(off, ms=ms)
+    assert len(found) == len(set(found)) >= 3
+    assert found == sorted(found), "each, in its turn"
 
 
-def test_each_call_that_missed_the_reference_by_little_is_looked_at_and_gains_nothing():
-    watch, found = doubted(2e-2, lambda call: call % 90 == 0)
-    assert in_doubt(watch, 2e-2) >= 3
-    assert found.speedup == pytest.approx(1.0, abs=0.02)
-
-
-def test_so_is_one_before_blocks_count():
-    watch, _ = doubted(2e-2, lambda call: call == 2)
-    assert in_doubt(watch, 2e-2) == 1
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_a_pilot_s_one_input_is_in_doubt_once(on_cpu):
+    """It is asked four times, and sixteen of a slow program on a CPU."""
+    count = 16 if on_cpu else 4
+    more = {"ms": 60.0, "on_cpu": True, "sleep": lambda seconds: None} if on_cpu else {}
+    assert doubted(lambda call: 2e-2 * (call < count), doubts=1, **more) == [0.02]
 
 
 @pytest.mark.parametrize(
-    ("off", "when", "checks"),
+    ("off", "more", "says"),
     [
-        pytest.param(4e-2, lambda call: call == 90, 8, id="by much"),
-        pytest.param(2e-2, lambda call: call % 20 == 0, 8, id="often"),
-        pytest.param(2e-2, lambda call: call == 90, 0, id="where float64 is not asked"),
+        pytest.param(lambda call: 4e-2 * (call == 90), {}, "beside it$", id="by much"),
+        pytest.param(
+            lambda call: 2e-2 * (call > 20 and call % 20 == 0),
+            {"doubts": 5},
+            "beside it, after 5 that missed it by little$",
+            id="often",
+        ),
+        pytest.param(
+            lambda call: {90: 2e-2, 91: 4e-2}.get(call, 0.0),
+            {"ms": 0.05},
+            "off by 4.0e-02 .* beside it, after 1 that missed it by little$",
+            id="in one window",
+        ),
+        pytest.param(
+            lambda call: 2e-2 * (call == 90),
+            {"doubts": 0},
+            "beside it$",
+            id="where float64 is not asked",
+        ),
     ],
 )
-def test_who_misses_it_otherwise_is_wrong(off, when, checks):
-    with pytest.raises(WrongAnswer, match="held against the reference beside it"):
-        doubted(off, when, checks=checks)
+def test_who_misses_it_otherwise_is_wrong(off, more, says):
+    with pytest.raises(WrongAnswer, match=says):
+        doubted(off, **more)

@@ -79,6 +79,20 @@ def test_a_process_that_comes_discards_until_it_goes():
     assert bench.guard.clocks().discarded == 2
 
 
+def test_one_that_left_before_the_next_block_spoils_that_no_more():
+    bench = Bench()
+    assert not bench.block(look(processes=OURS | {99}))
+    bench.now = look()
+    assert bench.block()
+
+
+def test_a_list_that_fails_once_is_asked_for_again():
+    bench = Bench()
+    assert bench.block(look(processes=None))
+    bench.now = look(processes=OURS | {99})
+    assert not bench.block(look())
+
+
 def test_processes_are_listed_once_a_block():
     machine = SimulatedNvml(Sensors(computing=(1, 2)))
     guard = Guard(machine.gpu().sample, History())
