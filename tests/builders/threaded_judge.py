@@ -2,14 +2,21 @@
 
 import contextlib
 import socket
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from builders.tiny_task import asked
 
+from pike_hpc import sandbox
+from pike_hpc.evaluate.built import NOTHING
 from pike_hpc.evaluate.cell import Cell
+from pike_hpc.evaluate.crew import Crew
+from pike_hpc.evaluate.gate import Gate
 from pike_hpc.evaluate.judge import Judge
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_process import serve
@@ -68,3 +75,31 @@ class ThreadedCell(Cell):
 
     def start_judge(self, folder: Path) -> ThreadedJudge:
         return ThreadedJudge(folder, self.make, self.host)
+
+
+def judged_by(
+    make: Make,
+    host: Callable[..., Host],
+    source: str,
+    kind: type[ThreadedCell] = ThreadedCell,
+) -> tuple[dict[str, Any], bool]:
+    """What such a judge finds of a tiny task's candidate, and whether it left a cache."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path is short
+        Path(folder).chmod(0o711)
+        cell = kind(
+            engine=sandbox.choose("auto", sandbox.look()),
+            folder=Path(folder, "lane"),
+            device="cpu",
+            threads=1,
+            memory_mb=2048,
+            scratch_mb=1024,
+            processes=64,
+            extra={},
+            make=make,
+            host=host,
+        )
+        crew = Crew(cell, Gate(), lambda: OPENING)
+        with contextlib.closing(crew):
+            message = {"request": encode(asked(source)), "built": encode(NOTHING), "keep": True}
+            result = crew.order({"order": "evaluate", **message})
+            return result, crew.left is not None

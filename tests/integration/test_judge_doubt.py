@@ -1,28 +1,21 @@
 """What a judge does where the reference was slower beside a candidate than alone; real runners."""
 
-import contextlib
 import functools
-import tempfile
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from builders.threaded_judge import OPENING, ThreadedCell  # noqa: E402 - torch
-from builders.tiny_task import asked, forward  # noqa: E402 - torch
+from builders.threaded_judge import judged_by  # noqa: E402 - torch
+from builders.tiny_task import forward  # noqa: E402 - torch
 
-from pike_hpc import sandbox  # noqa: E402
-from pike_hpc.evaluate.built import NOTHING  # noqa: E402
-from pike_hpc.evaluate.crew import Crew  # noqa: E402
-from pike_hpc.evaluate.gate import Gate  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_guard import ATTEMPTS, TaskWatch  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_host import Host  # noqa: E402
 from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402 - torch
 from pike_hpc.evaluate.nvml_simulated import Sensors, SimulatedNvml  # noqa: E402
 from pike_hpc.evaluate.runner import Op  # noqa: E402 - torch
-from pike_hpc.records import EvalStatus, encode  # noqa: E402
+from pike_hpc.records import EvalStatus  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -107,37 +100,13 @@ class Watch(TaskWatch):
         return super().believed(timing, noted)
 
 
-@pytest.fixture
-def judged():
-    """judged(gpu, watch): the result of a candidate that is right, and whether it left a cache."""
-    with contextlib.ExitStack() as stack:
-
-        def judge(gpu, watch):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
-            folder.chmod(0o711)
-            cell = ThreadedCell(
-                engine=sandbox.choose("auto", sandbox.look()),
-                folder=folder / "lane",
-                device="cpu",
-                threads=1,
-                memory_mb=2048,
-                scratch_mb=1024,
-                processes=64,
-                extra={},
-                make=functools.partial(Judge, guards=watch),
-                host=gpu.host,
-            )
-            crew = Crew(cell, Gate(), lambda: OPENING)
-            stack.callback(crew.close)
-            request = encode(asked(forward("return self.right(x)", COMPILES)))
-            message = {"request": request, "built": encode(NOTHING), "keep": True}
-            result = crew.order({"order": "evaluate", **message})
-            return result, crew.left is not None
-
-        yield judge
+def judged(gpu, watch):
+    """The result of a candidate that is right, and whether it left a cache."""
+    make = functools.partial(Judge, guards=watch)
+    return judged_by(make, gpu.host, forward("return self.right(x)", COMPILES))
 
 
-def test_a_timing_in_doubt_is_held_against_the_reference_once_the_candidate_is_gone(judged):
+def test_a_timing_in_doubt_is_held_against_the_reference_once_the_candidate_is_gone():
     """Who comes onto the GPU while a lane waits for the gate spoils nothing."""
     gpu = Gpu()
     watch = Watch(gpu.read, doubts=True)
@@ -153,7 +122,7 @@ def test_a_timing_in_doubt_is_held_against_the_reference_once_the_candidate_is_g
     assert [found is not None for found in watch.again] == [True]
 
 
-def test_one_in_no_doubt_is_not(judged):
+def test_one_in_no_doubt_is_not():
     gpu = Gpu()
     result, left = judged(gpu, Watch(gpu.read, doubts=False))
     assert result["status"] == EvalStatus.PASSED
@@ -161,14 +130,14 @@ def test_one_in_no_doubt_is_not(judged):
     assert [what for what, *_ in gpu.asked[-3:]] == ["alone", "leave", "kill"]
 
 
-def test_a_reference_that_dies_by_then_leaves_no_verdict_and_no_cache(judged):
+def test_a_reference_that_dies_by_then_leaves_no_verdict_and_no_cache():
     gpu = Gpu()
     result, left = judged(gpu, Watch(gpu.read, doubts=True, dies=True))
     assert result["status"] == EvalStatus.JUDGE_ERROR
     assert not left
 
 
-def test_what_others_shared_is_not_what_it_takes_alone(judged):
+def test_what_others_shared_is_not_what_it_takes_alone():
     gpu = Gpu(*[False] * ATTEMPTS)
     watch = Watch(gpu.read, doubts=False)
     result, _ = judged(gpu, watch)

@@ -3,28 +3,21 @@
 A CPU's profile says nothing of streams, so that a program that passes may have several.
 """
 
-import contextlib
 import functools
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from builders.threaded_judge import OPENING, ThreadedCell  # noqa: E402 - torch
-from builders.tiny_task import asked, forward  # noqa: E402 - torch
+from builders.threaded_judge import ThreadedCell, judged_by  # noqa: E402 - torch
+from builders.tiny_task import forward  # noqa: E402 - torch
 
-from pike_hpc import sandbox  # noqa: E402
-from pike_hpc.evaluate.built import NOTHING  # noqa: E402
-from pike_hpc.evaluate.crew import Crew  # noqa: E402
-from pike_hpc.evaluate.gate import Gate  # noqa: E402
 from pike_hpc.evaluate.judge import Judge  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_host import Host  # noqa: E402
 from pike_hpc.evaluate.judge_streams import Streams  # noqa: E402
 from pike_hpc.evaluate.wire import RunnerRole  # noqa: E402
-from pike_hpc.records import EvalStatus, encode  # noqa: E402
+from pike_hpc.records import EvalStatus  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -66,35 +59,13 @@ class ToldHost(Host):
         return super().kill(runner, grace_s)
 
 
-@pytest.fixture
-def judged():
-    """judged(source, device): the result, what became of runners, whether it left a cache."""
-    with contextlib.ExitStack() as stack:
-
-        def judge(source, device):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
-            folder.chmod(0o711)
-            told = []
-            cell = TellingCell(
-                engine=sandbox.choose("auto", sandbox.look()),
-                folder=folder / "lane",
-                device="cpu",
-                threads=1,
-                memory_mb=2048,
-                scratch_mb=1024,
-                processes=64,
-                extra={},
-                make=functools.partial(Judge, streams=Streams(device)),
-                host=functools.partial(ToldHost, told),
-            )
-            crew = Crew(cell, Gate(), lambda: OPENING)
-            stack.callback(crew.close)
-            message = {"request": encode(asked(source)), "built": encode(NOTHING), "keep": True}
-            result = crew.order({"order": "evaluate", **message})
-            told.remove(RunnerRole.REFERENCE)
-            return result, told, crew.left is not None
-
-        yield judge
+def judged(source, device):
+    """The result, what became of runners, whether it left a cache."""
+    told = []
+    make = functools.partial(Judge, streams=Streams(device))
+    result, left = judged_by(make, functools.partial(ToldHost, told), source, TellingCell)
+    told.remove(RunnerRole.REFERENCE)
+    return result, told, left
 
 
 ONCE, TWICE = [RunnerRole.NARROW, 1], [RunnerRole.NARROW, 1, RunnerRole.WIDE, 3]
@@ -111,9 +82,7 @@ ONCE, TWICE = [RunnerRole.NARROW, 1], [RunnerRole.NARROW, 1, RunnerRole.WIDE, 3]
     ],
     ids=["nobody saw its streams", "its text has streams", "wrong", "wrong later", "no GPU"],
 )
-def test_who_may_have_several_streams_is_judged_with_all_connections(
-    judged, source, device, status, told
-):
+def test_who_may_have_several_streams_is_judged_with_all_connections(source, device, status, told):
     result, found, left = judged(source, device)
     assert (result["status"], found) == (status, told)
     assert left == (status is EvalStatus.PASSED)
