@@ -173,12 +173,11 @@ class Agreement:
             tally = Tally()
             for call, pair in enumerate(zip(answers, references, strict=True)):
                 found = self._looked_at(*pair)
-                if isinstance(found, Broken) and found.near and doubt(call):
-                    found = Seen(tally=Tally(calls=1), equal=True)
-                elif isinstance(found, Broken) and found.costs_tier:
-                    found = Seen(tally=Tally(calls=1, looser=1), equal=True)
                 if isinstance(found, Broken):
-                    return Miss(call, found.how)
+                    doubted = found.near and doubt(call)
+                    if not (doubted or found.costs_tier):
+                        return Miss(call, found.how)
+                    found = Seen(tally=Tally(calls=1, looser=int(not doubted)), equal=True)
                 tally, fits = tally + found.tally, fits and found.equal
         return Seen(tally=tally, equal=fits and self._same(answers, references))
 

@@ -136,8 +136,8 @@ class Gpu:
     def sample(self, processes: bool = True) -> Sample:
         """Look once, at `processes` too or not. The clock first: it falls when nothing runs.
 
-        Who is on the GPU is told under the lock under which the driver makes contexts for all GPUs
-        of the machine, and takes longest.
+        Listing them takes longest: 4.4 ms where all else takes 0.07 (docs/evaluator.md, "A GPU that
+        is slowed or shared").
         """
         clock = self._number("clock", c_uint, SM_CLOCK)
         reasons = self._number("reasons", c_ulonglong)

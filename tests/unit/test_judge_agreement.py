@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.correctness import LeafScale, grain_of  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_agreement import (  # noqa: E402 - torch
-    NEAR_MISS,
     Agreement,
     Miss,
     Quick,
@@ -297,72 +296,6 @@ def test_what_the_next_tier_alone_allows_costs_the_tier_and_no_more():
     leaves[2][0][:] = 0.1
     missed = Agreement(replace(near, looser=far), slots).look(answers, references)
     assert missed == Miss(2, "off by 1.0e-01 of the signal, over 1.0e-02"), "the looser one's"
-
-
-MOVING = replace(PLAIN, moves=1.0)
-BOTH = Tolerance(
-    scales=(PLAIN, MOVING), limits=(1e-2,) * 2, local=(1e-1,) * 2, usual=(5e-3,) * 2, pike=False
-)
-"""Of floating numbers and whole ones that move with the input."""
-
-
-def doubted(tolerance, changes, *, room=9, calls=4):
-    """What is seen of answers with `changes`, by (call, output), and the calls in doubt.
-
-    A change is what all of the output is, or how many of its numbers are another one.
-    """
-    slots = lay_out([("y", "float32", (64, 4)), ("i", "int64", (5000,))])
-    references, _ = rows(slots, calls)
-    answers, leaves = rows(slots, calls)
-    answers.copy_(references)
-    for (call, output), change in changes.items():
-        where = slice(None) if output == 0 else slice(0, 200 * change, 200)
-        leaves[call][output][where] = change
-    asked = []
-
-    def doubt(call):
-        asked.append(call)
-        return len(asked) <= room
-
-    return Agreement(tolerance, slots).look(answers, references, doubt), asked
-
-
-def test_a_near_miss_is_in_doubt_and_those_beside_it_are_looked_at():
-    near = 0.9e-2 * NEAR_MISS
-    seen, asked = doubted(BOTH, {(1, 0): near, (3, 0): 7e-3})
-    assert asked == [1]
-    assert (seen.equal, seen.tally.calls, seen.tally.coarse) == (True, 4, 1)
-    assert doubted(BOTH, {(1, 0): near, (2, 0): -near})[1] == [1, 2]
-    missed, asked = doubted(BOTH, {(1, 0): near, (2, 0): 0.1})
-    assert (missed.call, asked) == (2, [1]), "by much"
-    missed, asked = doubted(BOTH, {(1, 0): near, (2, 0): near}, room=1)
-    assert (missed.call, asked) == (2, [1, 2]), "one too many"
-
-
-@pytest.mark.parametrize(
-    ("tolerance", "changes"),
-    [
-        pytest.param(BOTH, {(1, 0): 1.1e-2 * NEAR_MISS}, id="by much"),
-        pytest.param(BOTH, {(1, 0): math.nan}, id="not a number"),
-        pytest.param(BOTH, {(1, 0): 1.5e-2, (1, 1): 12}, id="whole numbers as well"),
-        pytest.param(BOTH, {(1, 1): 12}, id="whole numbers alone"),
-        pytest.param(replace(BOTH, pike=True), {(1, 0): 1.5e-2}, id="PIKE's rule"),
-    ],
-)
-def test_other_misses_are_in_no_doubt(tolerance, changes):
-    missed, asked = doubted(tolerance, changes)
-    assert (missed.call, asked) == (1, [])
-
-
-def test_what_only_the_next_tier_allows_costs_the_tier_unless_float64_is_asked():
-    tiers = replace(BOTH, looser=replace(BOTH, limits=(1e-1,) * 2, usual=(5e-2,) * 2))
-    for off, room, looser, asked in (
-        (1.5e-2, 9, 0, [1]),
-        (1.5e-2, 0, 1, [1]),
-        (5e-2, 9, 1, []),
-    ):
-        seen = doubted(tiers, {(1, 0): off}, room=room)
-        assert (seen[0].tally.looser, seen[1]) == (looser, asked)
 
 
 def test_an_answer_that_is_larger_than_any_in_the_exam_is_measured_by_its_own_size():
