@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pike_hpc.mailbox import Claim
 from pike_hpc.records import EvalRequest
-from pike_hpc.worker.seats import Price, Seat, Worth, assign
+from pike_hpc.worker.seats import Price, Seat, Worth, assign, matched
 
 PLENTY = 4
 """Requests that wait, for each seat, before any is claimed ahead: other workers go first."""
@@ -21,8 +21,9 @@ PLENTY = 4
 AHEAD = 2
 """Claims ahead, for each seat."""
 
-PATIENCE = 4
-"""Times, for each seat, that a claim is passed over for others whose task is warm."""
+PATIENCE = 8
+"""Times, for each seat, that a claim is passed over for others whose task is warm: about twice what
+a queue of PLENTY takes. To set its task up takes as long as two verdicts."""
 
 DEAR_S = 5.0
 """A first call that took longer compiled something, and more than most tasks take to be set up."""
@@ -86,8 +87,8 @@ class Backlog:
     def hand_out(self, free: Sequence[Seat], busy: Sequence[Seat]) -> list[tuple[Claim, Seat]]:
         """What is ready now, and where it goes; it leaves the backlog.
 
-        First what a free seat has warm; then what none has; last what a busy one, which may be free
-        again soon, has warm or has less to do with.
+        First what a free seat has warm, one for each such seat; then what none has; last what a
+        busy one, which may be free again soon, has warm or has less to do with.
         """
         if not free:
             return []
@@ -99,7 +100,11 @@ class Backlog:
             here, there = (min(price.worth for price in row) for row in prices[one])
             return 1 if here is Worth.WARM else 3 if there < here else 2
 
-        chosen = sorted(prices, key=rank)[: len(free)]
+        ranked = sorted(prices, key=rank)
+        warm = matched([prices[one][0] for one in ranked], range(len(free)))
+        # Whose warm seats others get can wait until one of these is free again.
+        order = sorted(range(len(ranked)), key=lambda n: n not in warm and rank(ranked[n]) == 1)
+        chosen = [ranked[number] for number in order[: len(free)]]
         places = assign([prices[one][0] for one in chosen])
         self._claims = [one for one in self._claims if one not in chosen]
         for one in self._claims:

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
@@ -164,25 +164,49 @@ def assign(prices: Sequence[Sequence[Price]]) -> tuple[int, ...]:
     Args:
         prices: of each request in each free seat; at most as many requests as seats.
 
-    What some seats would leave to others chooses first, then what some have warm, then the rest,
-    each the cheapest that is free then.
+    What some seats would leave to others chooses first, the cheapest. Then as many as can be get a
+    seat that has their task warm, and the rest the cheapest that is free then.
     """
     free = list(range(len(prices[0]) if prices else 0))
     chosen: dict[int, int] = {}
     left = [[price.worth is Worth.LEFT for price in row] for row in prices]
     order = sorted(range(len(prices)), key=lambda n: -sum(left[n]))
-    for may_wait in (True, False):
-        for number in order:
-            if number in chosen:
-                continue
-            row = prices[number]
-            seat = min(free, key=row.__getitem__)
-            is_torn = any(left[number]) and not all(left[number])
-            if may_wait and not is_torn and row[seat].worth is not Worth.WARM:
-                continue
-            chosen[number] = seat
-            free.remove(seat)
+    torn = [number for number in order if any(left[number]) and not all(left[number])]
+
+    def give(numbers: Sequence[int]) -> None:
+        for number in numbers:
+            chosen[number] = min(free, key=prices[number].__getitem__)
+            free.remove(chosen[number])
+
+    give(torn)
+    warm = matched([() if n in chosen else prices[n] for n in range(len(prices))], free)
+    chosen |= warm
+    free = [seat for seat in free if seat not in warm.values()]
+    give([number for number in order if number not in chosen])
     return tuple(chosen[number] for number in range(len(prices)))
+
+
+def matched(prices: Sequence[Sequence[Price]], free: Collection[int]) -> dict[int, int]:
+    """A free seat that has its task warm for as many requests as can be: by index, its seat.
+
+    Earlier requests go before later ones, and take the cheapest where that costs nobody a seat.
+    """
+    holders: dict[int, int] = {}
+
+    def placed(number: int, tried: set[int]) -> bool:
+        row = prices[number]
+        warm = (s for s in free if row and row[s].worth is Worth.WARM)
+        for seat in sorted(warm, key=row.__getitem__):
+            if seat not in tried:
+                tried.add(seat)
+                if seat not in holders or placed(holders[seat], tried):
+                    holders[seat] = number
+                    return True
+        return False
+
+    for number in range(len(prices)):
+        placed(number, set())
+    return {number: seat for seat, number in holders.items()}
 
 
 def _remember(known: dict[str, T], what: str, value: T) -> None:

@@ -115,6 +115,29 @@ def test_what_a_free_seat_has_warm_goes_first_and_what_a_busy_one_has_goes_last(
     assert order == [["warm"], ["new"], ["busy"]]
 
 
+def test_each_free_seat_gets_what_it_has_warm_itself(seats):
+    backlog = Backlog(None, 2)
+    for seat, task in zip(seats, "ab", strict=True):
+        warm(seat, task)
+    backlog.add([claim("a1", "a"), claim("a2", "a"), claim("new", "n"), claim("b1", "b")])
+    assert sorted(where(backlog.hand_out(seats, []), seats)) == [("a1", 0), ("b1", 1)]
+    backlog.add([claim("a3", "a"), claim("a4", "a")])
+    assert where(backlog.hand_out(seats, []), seats) == [("a2", 0), ("new", 1)]
+    assert where(backlog.hand_out(seats, []), seats) == [("a3", 0), ("a4", 1)], "none stays idle"
+
+
+def test_an_overdue_claim_does_not_wait_for_a_seat_that_has_its_task_warm(seats):
+    backlog = Backlog(None, 2)
+    warm(seats[0], "a")
+    warm(seats[1], "n")
+    backlog.add([claim("first", "a"), claim("second", "a")])
+    for _ in range(PATIENCE * 2):
+        backlog.add([claim("new", "n")])
+        backlog.hand_out(seats[1:], [])
+    backlog.add([claim("new", "n")])
+    assert sources(backlog.hand_out(seats, [])) == ["first", "second"]
+
+
 def test_nothing_waits_for_ever_while_others_are_warm(seats):
     backlog = Backlog(None, 2)
     free, busy = seats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from pike_hpc.mailbox import MemoryMailbox
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
 from pike_hpc.worker import SimulatedJudge, Stop, WorkerOptions, run_worker
-from pike_hpc.worker.seats import Price, Worth, assign
+from pike_hpc.worker.seats import Price, Worth, assign, matched
 
 TASKS = [Task(suite="s", id=str(i), name=f"T{i}", source=f"x = {i}") for i in range(4)]
 
@@ -48,6 +49,7 @@ def priced(tasks, warm, left=None):
         (["a"], [[], ["a"]], (1,)),
         (["a"], [["b", "a"], ["a", "b"]], (0,)),
         (["a", "b"], [["b"], ["a"]], (1, 0)),
+        (["a", "b"], [["b", "a"], ["a"]], (1, 0)),
         (["x", "a"], [["a"], []], (1, 0)),
         (["x"], [["a"], ["b"], []], (2,)),
         (["a", "a"], [["a"], ["b"]], (0, 1)),
@@ -85,6 +87,29 @@ def test_no_lane_gets_two(data):
     places = assign(asked)
     assert len(set(places)) == len(asked)
     assert set(places) <= set(range(seats))
+
+
+def test_as_many_as_can_be_are_placed_where_their_task_is_warm():
+    """The first one would be cheapest in the only seat of the second."""
+    assert assign(priced(["b", "c"], [["c", "b"], ["a", "x", "b"]])) == (1, 0)
+    assert matched(priced(["b", "c", "b"], [["c", "b"], ["a", "x", "b"]]), {0, 1}) == {0: 1, 1: 0}
+    assert matched(priced(["b", "c"], [["c", "b"], ["b"]]), {1}) == {0: 1}
+
+
+@given(
+    st.lists(st.sampled_from("abc"), max_size=5),
+    st.lists(st.lists(st.sampled_from("abc"), unique=True), min_size=1, max_size=4),
+)
+def test_no_other_way_places_more_of_them_warm(tasks, warm):
+    placed = matched(priced(tasks, warm), range(len(warm)))
+    assert len(set(placed.values())) == len(placed)
+    assert all(tasks[number] in warm[seat] for number, seat in placed.items())
+    ways = itertools.permutations([*range(len(warm)), *[None] * len(tasks)], len(tasks))
+    most = max(
+        sum(s is not None and task in warm[s] for task, s in zip(tasks, way, strict=True))
+        for way in itertools.islice(ways, 100_000)
+    )
+    assert len(placed) >= most
 
 
 def options(**changes) -> WorkerOptions:
