@@ -139,7 +139,7 @@ class Judge:
             self.short = ran_short(error)
             outcome.status = EvalStatus.JUDGE_ERROR
             outcome.message = f"the task could not be judged: {task_failed(error, request.task)}"
-        self._shed(request.task)
+        self._shed()
         return self._record(request, outcome, tail)
 
     def admit(self, task: Task, small_only: bool) -> Admission:
@@ -163,7 +163,7 @@ class Judge:
                 seconds=round(time.monotonic() - start, 2),
             )
         finally:
-            self._shed(task)
+            self._shed()
 
     def release(self) -> None:
         """Let go of the device's memory; what was found out about tasks stays."""
@@ -187,9 +187,9 @@ class Judge:
         """Keep nothing of a task that something went wrong with; how its reference ended."""
         return self._unless_ended(lambda: self._warm.forget(task))
 
-    def _shed(self, task: Task) -> None:
+    def _shed(self) -> None:
         """Give back memory that nobody needs now."""
-        self._unless_ended(lambda: self._warm.shed(task))
+        self._unless_ended(self._warm.shed)
 
     def _unless_ended(self, let_go: Callable[[], T]) -> T | None:
         """What may fail in a context that has ended: the verdict is known all the same."""

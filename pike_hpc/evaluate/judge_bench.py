@@ -6,6 +6,7 @@ large model has left the device before the reference takes its place there.
 
 from __future__ import annotations
 
+import math
 import sys
 
 import torch
@@ -17,6 +18,7 @@ from pike_hpc.evaluate.judge_host import Ending
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place
 from pike_hpc.evaluate.judge_physics import Physics
+from pike_hpc.evaluate.judge_room import PLENTY_BYTES, free_bytes, give_back
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_shared import Shared, answers_in, places_for
 from pike_hpc.evaluate.judge_size import too_large_for_cpu
@@ -25,7 +27,6 @@ from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.evaluate.physics import Work
 from pike_hpc.evaluate.runner import Op, Source
 from pike_hpc.evaluate.wire import RunnerRole
-from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
 from pike_hpc.tasks import effective_source
 from pike_hpc.tasks.load import LoadedTask, build
@@ -153,8 +154,8 @@ class Bench:
         truth.forget_inputs()
         if truth.large:
             truth.release()
-        before = self._free_bytes()
         fresh = self._runner_has is not by
+        before = self._free_bytes(math.inf if fresh else PLENTY_BYTES)
         kept = self._footprint if self._runner_has is not None else 0
         try:
             self._exams[by] = answer(paper, truth, self._reference(by, shared))
@@ -174,7 +175,7 @@ class Bench:
         """
         if self._runner_has is not by:
             self.exam(by, secrets)
-        before = self._free_bytes()
+        before = self._free_bytes(PLENTY_BYTES)
         try:
             runner = self._reference(by, self.shared(by))
             for packed in self._exams[by].inputs[: self._lean]:
@@ -187,7 +188,7 @@ class Bench:
 
     def demand_room(self) -> None:
         """Raises Shortage where a program as large as the reference would not fit beside it."""
-        free = self._free_bytes()
+        free = self._free_bytes(max(self._footprint, PLENTY_BYTES))
         if self._device.type == "cuda" and free < self._footprint:
             raise Shortage(
                 f"reference and candidate do not fit onto the GPU together: the reference took "
@@ -264,10 +265,10 @@ class Bench:
         self._runner, self._runner_has, self._lean = None, None, SEEDS
         return ending
 
-    def _raise_shortage(self, failed: RunnerFailed, free_bytes: int) -> None:
+    def _raise_shortage(self, failed: RunnerFailed, before_bytes: int) -> None:
         """Raises Shortage where the reference failed for want of memory. Ends it in any case.
 
-        `free_bytes`: before it failed.
+        `before_bytes`: what was free before it failed.
         """
         self._failed = self._end_reference()
         if not failed.lacked_memory(self._failed):
@@ -275,7 +276,7 @@ class Bench:
         if failed.op is None:
             raise Crowded("the reference's runner found no memory to start in") from None
         raise Shortage(
-            f"the reference needs more memory than the {free_bytes / 2**30:.1f} GiB that are "
+            f"the reference needs more memory than the {before_bytes / 2**30:.1f} GiB that are "
             f"free on this {self._device.type}"
         ) from None
 
@@ -294,9 +295,7 @@ class Bench:
             self._runner_has, self._lean = by, SEEDS
         return runner
 
-    def _free_bytes(self) -> int:
-        """Of the GPU; of the machine where the device is a CPU."""
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-            return torch.cuda.mem_get_info(self._device)[0]
-        return available_memory_bytes() or 0
+    def _free_bytes(self, enough: float = math.inf) -> int:
+        """Memory that may still be taken; what torch keeps goes back unless `enough` is free."""
+        give_back(self._device, enough=enough)
+        return free_bytes(self._device)

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pike_hpc.evaluate.judge_marks import Verdict
 from pike_hpc.evaluate.judge_memory import views
+from pike_hpc.evaluate.judge_room import give_back
 from pike_hpc.evaluate.judge_truth import Truth
 from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.physics import (
@@ -72,7 +73,7 @@ class Physics:
         except torch.OutOfMemoryError:
             return None  # no room for two inputs and three answers beside the model
         finally:
-            torch.cuda.empty_cache()
+            give_back(truth.device)
 
     def bounds_copies(self, work: Work | None) -> bool:
         """Whether who saves copies of the task's buffers would be below the floor."""

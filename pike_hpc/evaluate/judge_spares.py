@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-import torch
-
 from pike_hpc.evaluate.judge_host import Host
 from pike_hpc.evaluate.judge_link import RunnerLink
+from pike_hpc.evaluate.judge_room import ROOM_BYTES
 from pike_hpc.evaluate.wire import RunnerRole
 
 SPARES = {"cpu": {RunnerRole.WIDE: 1}, "cuda": {RunnerRole.NARROW: 2, RunnerRole.WIDE: 1}}
@@ -16,9 +15,6 @@ SPARES = {"cpu": {RunnerRole.WIDE: 1}, "cuda": {RunnerRole.NARROW: 2, RunnerRole
 candidates are refused within a second, and a runner that makes a GPU's context takes several to
 start: with two in all, judges waited for runners in 15 to 18 % of their time
 (tests/bench/throughput.py with warm caches, two H100s, 2026-11-27)."""
-
-ROOM_BYTES = 8 << 30
-"""With less of a GPU free, none is started ahead."""
 
 
 class Spares:
@@ -84,10 +80,3 @@ class Spares:
             self._host.note("runners start ahead again")
         self._short = short
         return not short
-
-
-def free_on(device: torch.device) -> Callable[[], int]:
-    """What tells a GPU's free memory; a CPU's runners are as light as any process."""
-    if device.type == "cpu":
-        return lambda: ROOM_BYTES
-    return lambda: torch.cuda.mem_get_info(device)[0]

@@ -24,6 +24,7 @@ from pike_hpc.evaluate.judge_frame import agree, answer_leaves, describe_inputs,
 from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_other_weights import scramble
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
+from pike_hpc.evaluate.judge_room import give_back
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_sharpen import sharpen_scores
 from pike_hpc.evaluate.judge_size import card_bytes, host_has_room, model_bytes
@@ -443,7 +444,6 @@ class Truth:
             self._state.restore()
 
     def sweep(self) -> None:
-        """Give back what nobody holds any more."""
+        """Give back what nobody holds any more, where others may want it."""
         gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back(self.device)

@@ -19,8 +19,9 @@ from pike_hpc.evaluate.judge_failures import cannot_share
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
+from pike_hpc.evaluate.judge_room import PLENTY_BYTES, ROOM_BYTES, free_on
 from pike_hpc.evaluate.judge_secrets import Secrets
-from pike_hpc.evaluate.judge_spares import ROOM_BYTES, SPARES, Spares, free_on
+from pike_hpc.evaluate.judge_spares import SPARES, Spares
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
 from pike_hpc.machine import available_memory_bytes
 from pike_hpc.records import Task
@@ -60,8 +61,11 @@ class Warm:
     def bench(self, task: Task) -> Bench:
         """The task's own, made where it is not kept. Raises TaskRefused.
 
-        On a GPU that is short of memory the others of this judge rest, the longest unused first.
+        On a GPU that is short of memory all give back what holds nothing; where it is short still
+        the others of this judge rest, the longest unused first.
         """
+        if self._free_on_device() < ROOM_BYTES:
+            self.shed()
         if task.digest not in self._benches:
             self._host.phase("reference")
             while self._benches and self._is_full():
@@ -76,16 +80,20 @@ class Warm:
             other.rest()
         return self._benches[task.digest]
 
-    def shed(self, task: Task) -> None:
-        """Give back device memory that holds nothing any more, when the task's order is done."""
+    def shed(self) -> None:
+        """Give back device memory that holds nothing any more, when an order is done.
+
+        Where there is plenty the next order takes as much: it is kept, until there is less.
+        """
+        if self._free_on_device() >= PLENTY_BYTES:
+            return
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        bench = self._benches.get(task.digest)
-        try:
-            if bench is not None:
+        for digest, bench in list(self._benches.items()):
+            try:
                 bench.shed()
-        except RunnerFailed:
-            self.forget(task)
+            except RunnerFailed:
+                self._benches.pop(digest).close()
 
     def forget(self, task: Task) -> Ending | None:
         """Keep nothing of a task that something went wrong with; how its reference ended."""

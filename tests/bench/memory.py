@@ -39,6 +39,8 @@ MODULES = (
     "evaluate/judge_context.py",
     "evaluate/judge_link.py",
     "evaluate/judge_memory.py",
+    "evaluate/judge_room.py",
+    "evaluate/judge_spares.py",
     "evaluate/judge_warm.py",
     "evaluate/lane.py",
     "evaluate/runner/serve.py",

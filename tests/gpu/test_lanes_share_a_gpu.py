@@ -12,6 +12,7 @@ from pike_hpc import sandbox
 from pike_hpc.evaluate.crew import Crew
 from pike_hpc.evaluate.device import image_digest
 from pike_hpc.evaluate.gate import Gate
+from pike_hpc.evaluate.judge_room import PLENTY_BYTES
 from pike_hpc.evaluate.lane import Lane
 from pike_hpc.proposers.rules import probe_toolchain, rewrite
 from pike_hpc.records import EvalRequest, EvalResult, EvalStatus, Task
@@ -140,7 +141,21 @@ def lanes_hold_mb(device) -> list[int]:
     return held
 
 
-def test_between_orders_nobody_holds_what_calls_took(device, lanes):
+@pytest.fixture
+def less_than_plenty():
+    """24 GiB of the GPU are free, the rest is ballast."""
+    torch = pytest.importorskip("torch")
+    free = torch.cuda.mem_get_info()[0]
+    room = 24 << 30
+    assert room < PLENTY_BYTES
+    ballast = torch.empty(max(0, free - room), dtype=torch.uint8, device="cuda")
+    yield
+    del ballast
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.usefixtures("less_than_plenty")
+def test_where_memory_may_get_short_nobody_holds_between_orders_what_calls_took(device, lanes):
     first, _ = lanes
     result = first.evaluate(
         EvalRequest(

@@ -79,7 +79,7 @@ class NothingKept:
     def rest(self):
         self.rests += 1
 
-    def shed(self, task):
+    def shed(self):
         if not self._sheds:
             raise RuntimeError(ASSERTED)
 

@@ -1,5 +1,6 @@
 """Whose verdict it is when the GPU's memory ends while a candidate is judged."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from pike_hpc.evaluate.judge_host import Ending  # noqa: E402
 from pike_hpc.evaluate.judge_link import RunnerFailed  # noqa: E402
 from pike_hpc.evaluate.judge_memory import Place  # noqa: E402
 from pike_hpc.evaluate.judge_outcome import Outcome  # noqa: E402
+from pike_hpc.evaluate.judge_room import PLENTY_BYTES  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_streams import Streams  # noqa: E402
 from pike_hpc.evaluate.judge_truth import WeightsBy  # noqa: E402
@@ -87,7 +89,7 @@ def judged(candidate, *errors, reference=REFERENCE, tail=""):
     bench._footprint = REFERENCE
     gpu = SimpleNamespace(held=reference)
     bench._runner = Caller(gpu, 0, tail=tail) if reference else None
-    bench._free_bytes = lambda: TOTAL - gpu.held - candidate.held
+    bench._free_bytes = lambda enough=0: TOTAL - gpu.held - candidate.held
     bench.start = lambda: None
     forgotten = []
     judge = object.__new__(Judge)
@@ -200,7 +202,7 @@ def test_the_reference_takes_no_less_when_its_weights_come_from_a_seed(monkeypat
     monkeypatch.setattr(judge_bench, "set_paper", lambda *_: None)
     monkeypatch.setattr(judge_bench, "answer", lambda *_: SimpleNamespace(cost_s=0.0))
     looks = iter([80 * GIB, 70 * GIB, 70 * GIB, 80 * GIB, 74 * GIB])
-    bench._free_bytes = lambda: next(looks)
+    bench._free_bytes = lambda enough=0: next(looks)
     for by in WeightsBy:
         bench.exam(by, None)
         assert bench._footprint == 10 * GIB
@@ -259,7 +261,13 @@ def bench_with(caller, gpu, monkeypatch, *, cost_s):
     bench._device = torch.device("cuda")
     bench.truth = lambda by: (truth, None)
     bench.shared = lambda by: None
-    bench._free_bytes = lambda: gpu.free - gpu.held
+    bench.looks = []
+
+    def free(enough=math.inf):
+        bench.looks.append(enough)
+        return gpu.free - gpu.held
+
+    bench._free_bytes = free
     monkeypatch.setattr(judge_bench, "set_paper", lambda *_: None)
 
     def answer(paper, truth, runner):
@@ -288,6 +296,22 @@ def test_a_reference_has_its_memory_again_before_room_is_demanded(monkeypatch, c
     bench.reference(WeightsBy.STATE, None)
     with pytest.raises(Shortage, match=r"10\.0 GiB, and 9\.0 GiB are left"):
         bench.demand_room()
+
+
+def test_all_goes_back_before_a_footprint_is_measured_and_else_where_there_is_less_than_plenty(
+    monkeypatch,
+):
+    gpu = SimpleNamespace(free=85 * GIB, held=0)
+    caller = Caller(gpu, 40 * GIB)
+    bench = bench_with(caller, gpu, monkeypatch, cost_s=0.0)
+    bench.exam(WeightsBy.STATE, None)
+    assert bench.looks == [math.inf, math.inf]
+    for _ in range(2):
+        bench.looks.clear()
+        bench.exam(WeightsBy.STATE, None)
+        bench.reference(WeightsBy.STATE, None)
+        bench.demand_room()
+        assert bench.looks == [PLENTY_BYTES, PLENTY_BYTES, 40 * GIB]
 
 
 def test_a_reference_that_was_loaded_anew_is_called_as_often_as_in_an_exam(monkeypatch):

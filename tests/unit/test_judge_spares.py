@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from pike_hpc.evaluate.judge_spares import ROOM_BYTES, Spares
+from pike_hpc.evaluate.judge_room import ROOM_BYTES
+from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.evaluate.wards import Wards
 from pike_hpc.evaluate.wire import RunnerRole
@@ -64,12 +65,14 @@ def taken(spares: Spares, role: RunnerRole) -> int:
 def test_a_candidate_and_a_new_reference_find_theirs_started(lane):
     spares = Spares(lane, {RunnerRole.WIDE: 1, RunnerRole.NARROW: 2})
     spares.fill()
+    spares.fill()
     assert lane.roles == {1: RunnerRole.WIDE, 2: RunnerRole.NARROW, 3: RunnerRole.NARROW}
     assert taken(spares, RunnerRole.NARROW) == 2
     assert taken(spares, RunnerRole.REFERENCE) == 1
     assert lane.roles[1] is RunnerRole.REFERENCE
     assert taken(spares, RunnerRole.NARROW) == 3
     assert taken(spares, RunnerRole.NARROW) == 4, "none waits: a new one"
+    spares.fill()
     spares.fill()
     started = [lane.roles[number] for number in (5, 6, 7)]
     assert started == [RunnerRole.WIDE, RunnerRole.NARROW, RunnerRole.NARROW]

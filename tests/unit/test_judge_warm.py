@@ -1,5 +1,6 @@
 """Tasks are kept while there is room: for so many of them, and on the host for their answers."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,10 @@ pytest.importorskip("torch")
 import torch
 from builders.tiny_task import TASK_SOURCE
 
-from pike_hpc.evaluate.judge_spares import ROOM_BYTES
+from pike_hpc.evaluate.judge_link import RunnerFailed
+from pike_hpc.evaluate.judge_room import PLENTY_BYTES, ROOM_BYTES
 from pike_hpc.evaluate.judge_warm import FREE_ON_HOST, WARM_TASKS, Warm
+from pike_hpc.evaluate.runner import Op
 from pike_hpc.records import Task
 
 pytestmark = pytest.mark.torch
@@ -37,6 +40,9 @@ class Host:
     def spawn(self, role: str, socket: Path) -> int:
         self.started += 1
         return self.started
+
+    def has_ended(self, runner: int) -> bool:
+        return runner in self.killed
 
     def kill(self, runner: int, grace_s: float) -> None:
         self.killed.append(runner)
@@ -109,3 +115,52 @@ def test_on_a_gpu_that_is_short_of_memory_other_tasks_rest(
     assert host.killed == ended
     warm.rest()
     assert [warm.bench(task(number)) for number in range(3)] == benches, "they are kept"
+
+
+@pytest.fixture
+def warm_with_two():
+    """A Warm on a GPU, its two benches, and how much of the GPU is free."""
+    free = [PLENTY_BYTES]
+    warm = Warm(Host(), torch.device("cuda"), False, lambda: None, lambda: free[0])
+    return warm, [warm.bench(task(number)) for number in range(2)], free
+
+
+def test_tasks_keep_what_their_next_orders_take_until_a_gpu_has_less_than_plenty(warm_with_two):
+    warm, benches, free = warm_with_two
+    given = []
+    for number, bench in enumerate(benches):
+        bench.shed = functools.partial(given.append, number)
+    warm.shed()
+    assert given == []
+    free[0] -= 1
+    warm.shed()
+    assert given == [0, 1], "the one that waits for its next order as well"
+
+
+def test_on_a_gpu_that_is_short_memory_goes_back_before_a_task_must_rest(warm_with_two):
+    warm, benches, free = warm_with_two
+    rested = []
+
+    def gives() -> None:
+        free[0] = PLENTY_BYTES
+
+    benches[1].shed = gives
+    for bench in benches:
+        bench.rest = functools.partial(rested.append, bench)
+    free[0] = ROOM_BYTES - 1
+    warm.bench(task(0))
+    assert rested == []
+
+
+def test_a_reference_that_cannot_give_memory_back_is_let_go(warm_with_two):
+    warm, benches, free = warm_with_two
+
+    def fails() -> None:
+        raise RunnerFailed(1, "deadline", Op.SHED)
+
+    benches[0].shed = fails
+    free[0] -= 1
+    warm.shed()
+    made = [warm.bench(task(number)) for number in range(2)]
+    assert made[0] is not benches[0]
+    assert made[1] is benches[1]
