@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -10,11 +11,16 @@ from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_room import ROOM_BYTES
 from pike_hpc.evaluate.wire import RunnerRole
 
-SPARES = {"cpu": {RunnerRole.WIDE: 1}, "cuda": {RunnerRole.NARROW: 2, RunnerRole.WIDE: 1}}
-"""How many wait: on a GPU two for candidates and one for the reference of a new task. Many
-candidates are refused within a second, and a runner that makes a GPU's context takes several to
-start: with two in all, judges waited for runners in 15 to 18 % of their time
-(tests/bench/throughput.py with warm caches, two H100s, 2026-11-27)."""
+SPARES = {"cpu": {RunnerRole.WIDE: 1}, "cuda": {RunnerRole.WIDE: 1, RunnerRole.NARROW: 3}}
+"""How many wait, and in which order they start: on a GPU one for the reference of a new task and
+three for candidates. Many of these are refused within a second, and a runner that makes a GPU's
+context takes several to start: with two in all, judges waited for runners in 15 to 18 % of their
+time (tests/bench/throughput.py with warm caches, two H100s, 2026-11-27), with three in 8 % on four
+H200s (2026-11-28)."""
+
+AT_ONCE = 2
+"""Started for each candidate: where all are missing, they and what is needed now would keep each
+other waiting."""
 
 
 class Spares:
@@ -51,13 +57,14 @@ class Spares:
         return RunnerLink(self._host, role)
 
     def fill(self, *, all_wide: bool = False) -> None:
-        """Have as many wait as there is room for; with `all_wide` all have all connections."""
+        """Have at most AT_ONCE more wait, where there is room; `all_wide`: with all connections."""
         wanted = Counter({RunnerRole.WIDE: self._wanted.total()}) if all_wide else self._wanted
         for each in list(self._waiting):
             if not wanted[each[0]]:
                 self._waiting.remove(each)
                 each[1].end()
-        for role in (wanted - Counter(role for role, _ in self._waiting)).elements():
+        missing = wanted - Counter(role for role, _ in self._waiting)
+        for role in itertools.islice(missing.elements(), AT_ONCE):
             if not self._has_room():
                 return
             self._waiting.append((role, RunnerLink(self._host, role)))

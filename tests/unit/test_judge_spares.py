@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_room import ROOM_BYTES
-from pike_hpc.evaluate.judge_spares import Spares
+from pike_hpc.evaluate.judge_spares import AT_ONCE, SPARES, Spares
 from pike_hpc.evaluate.ward import Ward
 from pike_hpc.evaluate.wards import Wards
 from pike_hpc.evaluate.wire import RunnerRole
@@ -104,6 +104,15 @@ def test_where_nobody_can_tell_streams_all_that_wait_have_all_connections(lane):
     assert taken(spares, RunnerRole.REFERENCE) == 3
     spares.fill()
     assert taken(spares, RunnerRole.NARROW) in (4, 5)
+    spares.end()
+
+
+def test_few_are_started_at_a_time(lane):
+    spares = Spares(lane, SPARES["cuda"])
+    for count in (AT_ONCE, 4, 4):
+        spares.fill()
+        assert len(lane.roles) == count
+    assert lane.roles[1] is RunnerRole.WIDE, "a new task's reference is waited for longest"
     spares.end()
 
 
