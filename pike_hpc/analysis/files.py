@@ -7,6 +7,7 @@ the only module here that touches the disk.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,14 +43,29 @@ def write_html(report: Report, path: Path) -> None:
 
 
 def write_tables(report: Report, out_dir: Path) -> tuple[Path, ...]:
-    """Every table as CSV and every figure as SVG under `out_dir`; the paths written, sorted."""
+    """Every table as CSV, every figure as SVG, and what won under winners/; the paths, sorted."""
     texts = {f"{name}.csv": _csv(frame) for name, frame in frames.all_frames(report).items()}
     for number, group in enumerate(report.groups):
         suffix = "" if len(report.groups) == 1 else f"_{number}"
         texts |= {f"{n}{suffix}.svg": svg for n, svg in group_figures(group).items()}
+    texts |= {f"winners/{name}": source for name, source in _winners(report).items()}
     for name, text in texts.items():
         _write(out_dir / name, text)
     return tuple(sorted(out_dir / name for name in texts))
+
+
+def _winners(report: Report) -> dict[str, str]:
+    """Each task's programs that won, exactly as they were judged. Hostile text."""
+    found: dict[str, str] = {}
+    for task in (task for group in report.groups for task in group.tasks):
+        for best in task.winners:
+            model = task.name.removeprefix(f"{task.history.task.id}_")
+            stem = re.sub(r"[^A-Za-z0-9]+", "-", f"{task.label} {model} {task.device}")
+            name = f"{stem.strip('-')[:150]}-{best.tier}"
+            name += f"-{best.candidate[:8]}" if f"{name}.py" in found else ""
+            if best.source:
+                found[f"{name}.py"] = best.source
+    return found
 
 
 def _archive(path: Path) -> Path:
@@ -76,7 +92,8 @@ def _write(path: Path, text: str) -> None:
         fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         draft = Path(name)
         try:
-            with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
+            # A program may hold halves of surrogates.
+            with os.fdopen(fd, "w", -1, "utf-8", "surrogatepass", newline="\n") as file:
                 file.write(text)
             draft.chmod(0o644)
             draft.replace(path)

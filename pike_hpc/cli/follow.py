@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 
@@ -56,6 +57,8 @@ class Follower:
         colour = is_live(sys.stdout, env.environ())
         print(render_table(report, width=100, color=colour))
         print(f"\narchive  {archive}\nreport   {page}")
+        folder = shlex.quote(str(self._run.dir))
+        print(f"winners  pike-hpc report {folder} --out DIR writes their code")
         kept = keep(self._run)
         if kept is not None:
             print(f"kept     {kept}")

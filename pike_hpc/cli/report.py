@@ -27,7 +27,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder or archive")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--html", type=Path, metavar="FILE", help="default: report.html in the run")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="tables and figures as files")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="tables, figures, winners' code")
     parser.set_defaults(run=run)
 
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     _write_page(report, options)
     if options.out is not None:
         write_tables(report, options.out)
-        _say(f"tables and figures: {options.out}")
+        _say(f"tables, figures and winners' code: {options.out}")
     return 0
 
 

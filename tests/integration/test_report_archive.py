@@ -311,6 +311,28 @@ def test_the_page_is_the_same_bytes_each_time(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+WON = {"s-4-Net-cpu-fp32.py": SEARCH[2][1], "s-4-Net-cpu-half.py": SEARCH[3][1]}
+
+
+def test_what_won_is_written_as_it_was_judged(tmp_path):
+    odd = ("optimise", "class ModelNew: pass  # \ud800 \r\n", {"speedup": 7.0, "tier": Tier.HALF})
+    for number, search in enumerate((SEARCH, (*SEARCH, odd))):
+        report = build_report([run(tmp_path / f"{number}", [task()], search)])
+        write_tables(report, tmp_path / "out")
+        won = {path.name: path.read_bytes() for path in (tmp_path / "out/winners").iterdir()}
+        sources = {**WON, "s-4-Net-cpu-half.py": search[3 if number == 0 else -1][1]}
+        assert won == {n: s.encode("utf-8", "surrogatepass") for n, s in sources.items()}
+
+
+def test_winners_of_two_tasks_that_read_alike_have_a_file_each(tmp_path):
+    tasks = [task(), task(variant=Variant.LEGACY)]
+    report = build_report(
+        [run(tmp_path / f"{n}", [of], SEARCH[:1], start=n) for n, of in enumerate(tasks)]
+    )
+    written = [path for path in write_tables(report, tmp_path / "out") if path.suffix == ".py"]
+    assert len(written) == 2
+
+
 def test_tables_and_figures_are_written_and_run_no_formula(tmp_path):
     odd = Declined(node="d", operator="=cmd|' /C calc'!A0", reason="-1+1")
     report = build_report([run(tmp_path / "r", [task()], SEARCH, (odd,))])
@@ -327,6 +349,7 @@ def test_tables_and_figures_are_written_and_run_no_formula(tmp_path):
         "summary.csv",
         "trajectory.csv",
         "trajectory.svg",
+        *WON,
     }
     assert len((tmp_path / "out" / "evaluations.csv").read_text().splitlines()) == 1 + 5
     declined = (tmp_path / "out" / "declined.csv").read_text()

@@ -1,5 +1,7 @@
 """What following a run comes to: its exit code."""
 
+import shlex
+
 import pytest
 from builders.simulated_run import make_run
 
@@ -60,3 +62,16 @@ def test_a_run_with_a_task_without_a_correct_candidate_exits_with_3(tmp_path, se
     search_over(run, first, passes=True)
     search_over(run, second, passes=second_passes)
     assert main(["resume", str(run.dir)]) == code
+
+
+def test_the_last_line_names_the_command_that_writes_what_won(tmp_path, capsys):
+    run = make_run(tmp_path / "a b", FEW)
+    for task in run.tasks:
+        search_over(run, task, passes=True)
+    assert main(["resume", str(run.dir)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    named, words = last.split(maxsplit=1)
+    command = words.removesuffix(" writes their code").replace("DIR", shlex.quote(str(tmp_path)))
+    assert named == "winners"
+    assert main(shlex.split(command)[1:]) == 0
+    assert len(list((tmp_path / "winners").glob("level0-*.py"))) == 2
