@@ -87,8 +87,9 @@ class Backlog:
     def hand_out(self, free: Sequence[Seat], busy: Sequence[Seat]) -> list[tuple[Claim, Seat]]:
         """What is ready now, and where it goes; it leaves the backlog.
 
-        First what a free seat has warm, one for each such seat; then what none has; last what a
-        busy one, which may be free again soon, has warm or has less to do with.
+        First what free seats have warm, one for each; then what none has; then what a busy one,
+        which may be free again soon, has warm or has less to do with; last more of what free seats
+        have warm than there are such seats.
         """
         if not free:
             return []

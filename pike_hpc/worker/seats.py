@@ -189,7 +189,7 @@ def assign(prices: Sequence[Sequence[Price]]) -> tuple[int, ...]:
 def matched(prices: Sequence[Sequence[Price]], free: Collection[int]) -> dict[int, int]:
     """A free seat that has its task warm for as many requests as can be: by index, its seat.
 
-    Earlier requests go before later ones, and take the cheapest where that costs nobody a seat.
+    Earlier requests go before later ones, if not always into the cheapest.
     """
     holders: dict[int, int] = {}
 
