@@ -37,7 +37,7 @@ FRESH_EXAM_S = 0.5
 """An exam that took longer to prepare is kept for the next candidate of the task."""
 
 DRAWS, DRAWS_S = 3, 60.0
-"""Weights that a task is tried with until it is admitted, and no more after so long. Of level5/11
+"""Weights that a task is tried with until it is admitted; after so long no others are. Of level5/11
 two draws of three were refused: its layers count for less than what is granted (docs/tasks.md)."""
 
 REFERENCE_TIME_S = 3600.0
@@ -159,7 +159,7 @@ class Bench:
         if truth.large:
             truth.release()
         fresh = self._runner_has is not by
-        before = self._free_bytes(math.inf if fresh else PLENTY_BYTES)
+        before = self._free_bytes(math.inf if fresh else self._wanted_bytes)
         kept = self._footprint if self._runner_has is not None else 0
         try:
             self._exams[by] = answer(paper, truth, self._reference(by, shared))
@@ -179,7 +179,8 @@ class Bench:
         """
         if self._runner_has is not by:
             self.exam(by, secrets)
-        before = self._free_bytes(PLENTY_BYTES)
+        fresh = self._runner_has is not by
+        before = self._free_bytes(math.inf if fresh else self._wanted_bytes)
         try:
             runner = self._reference(by, self.shared(by))
             for packed in self._exams[by].inputs[: self._lean]:
@@ -192,7 +193,7 @@ class Bench:
 
     def demand_room(self) -> None:
         """Raises Shortage where a program as large as the reference would not fit beside it."""
-        free = self._free_bytes(max(self._footprint, PLENTY_BYTES))
+        free = self._free_bytes(self._wanted_bytes)
         if self._device.type == "cuda" and free < self._footprint:
             raise Shortage(
                 f"reference and candidate do not fit onto the GPU together: the reference took "
@@ -266,17 +267,35 @@ class Bench:
 
     def _draw(self, by: WeightsBy) -> tuple[Truth, Yardstick]:
         """The first weights that the task is admitted with, else the last that were tried."""
-        secrets, before_s = self._secrets, time.monotonic()
-        for left in reversed(range(DRAWS)):
-            truth = Truth(self._loaded, by, self._device, secrets)
-            yardstick = admit(truth, self.task.digest)
-            truth.forget_inputs()
-            is_over = left == 0 or time.monotonic() - before_s > DRAWS_S
-            if yardstick.admission.admitted or truth.legacy or is_over:
+        end_s = time.monotonic() + DRAWS_S
+        truth, yardstick = self._drawn(by, self._secrets)
+        for _ in range(DRAWS - 1):
+            if yardstick.admission.admitted or not self._draws_weights(truth):
+                break
+            if time.monotonic() > end_s:
                 break
             truth.close()
-            secrets = Secrets(os.urandom(32))
+            try:
+                truth, yardstick = self._drawn(by, Secrets(os.urandom(32)))
+            except Exception:  # a forward that fails with these weights: it was refused before
+                return self._drawn(by, self._secrets)
         return truth, yardstick
+
+    def _drawn(self, by: WeightsBy, secrets: Secrets) -> tuple[Truth, Yardstick]:
+        """Weights by these secrets, and what they are good for."""
+        truth = Truth(self._loaded, by, self._device, secrets)
+        try:
+            yardstick = admit(truth, self.task.digest)
+        except BaseException:
+            truth.close()
+            raise
+        truth.forget_inputs()
+        return truth, yardstick
+
+    def _draws_weights(self, truth: Truth) -> bool:
+        """Whether other secrets give other weights."""
+        has_checkpoint = "get_state_dict" in self._loaded.namespace
+        return bool(truth.parameters) and not truth.legacy and not has_checkpoint
 
     def _end_reference(self) -> Ending | None:
         ending = None if self._runner is None else self._runner.end()
@@ -312,6 +331,11 @@ class Bench:
             runner.do(Op.LOAD, source=source, seed=truth.weights.constructor_seed)
             self._runner_has, self._lean = by, SEEDS
         return runner
+
+    @property
+    def _wanted_bytes(self) -> int:
+        """With so much of a GPU free nobody lacks what torch keeps."""
+        return max(self._footprint, PLENTY_BYTES)
 
     def _free_bytes(self, enough: float = math.inf) -> int:
         """Memory that may still be taken; what torch keeps goes back unless `enough` is free."""

@@ -18,6 +18,9 @@ ROOM_BYTES = 8 << 30
 PLENTY_BYTES = 32 << 30
 """With so much free nobody else wants what is kept for later: few tasks take as much in all."""
 
+KEPT_BYTES = 8 << 30
+"""More than this goes back in any case: of six judges on a card of 141 GB a third, all together."""
+
 
 def free_bytes(device: torch.device) -> int:
     """Memory that may still be taken: of the GPU, or of the machine where the device is a CPU."""
@@ -34,6 +37,15 @@ def free_on(device: torch.device) -> Callable[[], int]:
 
 
 def give_back(device: torch.device, *, enough: float = PLENTY_BYTES) -> None:
-    """Have torch give back what it keeps for later, where less than `enough` is free."""
-    if device.type == "cuda" and free_bytes(device) < enough:
+    """Have torch give back what it keeps for later, where that is much or less is free than enough.
+
+    A judge that has no orders keeps what it has, whatever others take meanwhile.
+    """
+    if device.type == "cuda" and (keeps_much(device) or free_bytes(device) < enough):
         torch.cuda.empty_cache()
+
+
+def keeps_much(device: torch.device) -> bool:
+    """Whether torch keeps more of a GPU than it should, however much is free."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return kept > KEPT_BYTES

@@ -19,7 +19,7 @@ from pike_hpc.evaluate.judge_failures import cannot_share
 from pike_hpc.evaluate.judge_host import Ending, Host
 from pike_hpc.evaluate.judge_link import RunnerFailed, RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
-from pike_hpc.evaluate.judge_room import PLENTY_BYTES, ROOM_BYTES, free_on
+from pike_hpc.evaluate.judge_room import PLENTY_BYTES, ROOM_BYTES, free_on, keeps_much
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_spares import SPARES, Spares
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy
@@ -85,10 +85,11 @@ class Warm:
 
         Where there is plenty the next order takes as much: it is kept, until there is less.
         """
-        if self._free_on_device() >= PLENTY_BYTES:
-            return
-        if self._device.type == "cuda":
+        is_short = self._free_on_device() < PLENTY_BYTES
+        if self._device.type == "cuda" and (is_short or keeps_much(self._device)):
             torch.cuda.empty_cache()
+        if not is_short:
+            return
         for digest, bench in list(self._benches.items()):
             try:
                 bench.shed()
@@ -130,6 +131,8 @@ class Warm:
         except Shortage:
             if not self._evict_all_but(bench):
                 raise
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
         return self._reference(bench, by, secrets)
 
     def moves_to_host(self, failed: Exception) -> bool:

@@ -302,7 +302,7 @@ def test_all_goes_back_before_a_footprint_is_measured_and_else_where_there_is_le
     monkeypatch,
 ):
     gpu = SimpleNamespace(free=85 * GIB, held=0)
-    caller = Caller(gpu, 40 * GIB)
+    caller = Caller(gpu, 40 * GIB)  # more than PLENTY_BYTES
     bench = bench_with(caller, gpu, monkeypatch, cost_s=0.0)
     bench.exam(WeightsBy.STATE, None)
     assert bench.looks == [math.inf, math.inf]
@@ -311,7 +311,14 @@ def test_all_goes_back_before_a_footprint_is_measured_and_else_where_there_is_le
         bench.exam(WeightsBy.STATE, None)
         bench.reference(WeightsBy.STATE, None)
         bench.demand_room()
-        assert bench.looks == [PLENTY_BYTES, PLENTY_BYTES, 40 * GIB]
+        assert bench.looks == [40 * GIB] * 3
+    bench._footprint = GIB
+    bench.demand_room()
+    assert bench.looks[-1] == PLENTY_BYTES
+    bench._end_reference()
+    bench.looks.clear()
+    bench.reference(WeightsBy.STATE, None)
+    assert math.inf in bench.looks, "it is loaded anew"
 
 
 def test_a_reference_that_was_loaded_anew_is_called_as_often_as_in_an_exam(monkeypatch):
