@@ -21,7 +21,7 @@ from pike_hpc.analysis.history import from_archive
 from pike_hpc.analysis.page import page
 from pike_hpc.analysis.report import Report, build
 from pike_hpc.analysis.text import visible
-from pike_hpc.records import PikeError, UsageError
+from pike_hpc.records import PikeError, UsageError, digest
 
 ARCHIVE_NAME = "archive.h5"
 
@@ -55,17 +55,36 @@ def write_tables(report: Report, out_dir: Path) -> tuple[Path, ...]:
 
 
 def _winners(report: Report) -> dict[str, str]:
-    """Each task's programs that won, exactly as they were judged. Hostile text."""
+    """Each task's programs that won, exactly as they were judged (hostile text), and their list.
+
+    The list tells them from what an earlier report has left there.
+    """
     found: dict[str, str] = {}
+    rows = []
     for task in (task for group in report.groups for task in group.tasks):
-        for best in task.winners:
+        for best in (best for best in task.winners if best.source):
             model = task.name.removeprefix(f"{task.history.task.id}_")
             stem = re.sub(r"[^A-Za-z0-9]+", "-", f"{task.label} {model} {task.device}")
-            name = f"{stem.strip('-')[:150]}-{best.tier}"
-            name += f"-{best.candidate[:8]}" if f"{name}.py" in found else ""
-            if best.source:
-                found[f"{name}.py"] = best.source
-    return found
+            name = f"{stem.strip('-')[:150]}-{best.tier}.py"
+            if name.casefold() in map(str.casefold, found):
+                name = name.replace(".py", f"-{digest(task.variant, best.source)[:8]}.py")
+            found[name] = best.source
+            rows.append(
+                {
+                    "file": name,
+                    "task": task.label,
+                    "variant": task.variant,
+                    "device": task.device,
+                    "simulated": task.simulated,
+                    "tier": best.tier,
+                    "speedup": best.speedup,
+                    "ci95_low": best.ci95[0],
+                    "ci95_high": best.ci95[1],
+                    "retimed": best.retimed,
+                    "candidate": best.candidate,
+                }
+            )
+    return {**found, "winners.csv": _csv(pd.DataFrame(rows))}
 
 
 def _archive(path: Path) -> Path:

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import itertools
 import json
+import re
 import shutil
 from html.parser import HTMLParser
 
@@ -321,7 +322,10 @@ def test_what_won_is_written_as_it_was_judged(tmp_path):
         write_tables(report, tmp_path / "out")
         won = {path.name: path.read_bytes() for path in (tmp_path / "out/winners").iterdir()}
         sources = {**WON, "s-4-Net-cpu-half.py": search[3 if number == 0 else -1][1]}
+        rows = list(csv.DictReader(won.pop("winners.csv").decode().splitlines()))
         assert won == {n: s.encode("utf-8", "surrogatepass") for n, s in sources.items()}
+        assert [row["file"] for row in rows] == list(sources)
+        assert [float(row["speedup"]) for row in rows] == [3.0, 6.0 if number == 0 else 7.0]
 
 
 def test_winners_of_two_tasks_that_read_alike_have_a_file_each(tmp_path):
@@ -330,7 +334,18 @@ def test_winners_of_two_tasks_that_read_alike_have_a_file_each(tmp_path):
         [run(tmp_path / f"{n}", [of], SEARCH[:1], start=n) for n, of in enumerate(tasks)]
     )
     written = [path for path in write_tables(report, tmp_path / "out") if path.suffix == ".py"]
-    assert len(written) == 2
+    assert {path.read_text() for path in written} == {SEARCH[0][1]}
+    short, long = sorted((path.stem for path in written), key=len)
+    assert re.fullmatch(f"{short}-[0-9a-f]{{8}}", long)
+
+
+@pytest.mark.parametrize("name", ["../../x", "N" * 300, "\xe9", "a\x00/b"])
+def test_a_task_of_any_name_has_its_winner_in_the_folder(tmp_path, name):
+    named = dataclasses.replace(task(), name=name)
+    report = build_report([run(tmp_path / "r", [named], SEARCH[:1])])
+    (file,) = (p for p in write_tables(report, tmp_path / "out") if p.suffix == ".py")
+    assert file.parent == tmp_path / "out" / "winners"
+    assert file.read_text() == SEARCH[0][1]
 
 
 def test_tables_and_figures_are_written_and_run_no_formula(tmp_path):
@@ -349,6 +364,7 @@ def test_tables_and_figures_are_written_and_run_no_formula(tmp_path):
         "summary.csv",
         "trajectory.csv",
         "trajectory.svg",
+        "winners.csv",
         *WON,
     }
     assert len((tmp_path / "out" / "evaluations.csv").read_text().splitlines()) == 1 + 5
