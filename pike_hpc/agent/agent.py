@@ -99,10 +99,10 @@ def run_agent(
             grace_s = _IDLE_S[1] if over and options.once else _GRACE_S
             _hear_out(active, left, clock, sleep, grace_s)
             return _leave(active, "stopped; the same command continues", left)
-        wall = _wall(controllers, active, options, elapsed)
         # All collect before any advances: else whoever hears first takes its own room again.
         busy = any([_collect(c, left) for c in controllers if c not in left])
         patience.judge(active, left, elapsed)
+        wall = _wall(controllers, active, options, elapsed)
         if wall.closing:
             busy |= _end_searches(active, left)
         may_ask = _answer_fits(controllers, options, elapsed)
