@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builders.searches import by_rules, open_search, task_setup
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pike_hpc.agent import AgentOptions, run_agent
@@ -100,6 +100,7 @@ def controller(folder, task, mailbox, evaluations):
     wall_s=st.sampled_from([0.0, 60.0, 200.0, 600.0]),
     seed=st.integers(0, 9),
 )
+@example(3, 3, 3, [1.0, 27.0, 30.0, 1.0, 29.0, 6.0, 3.0], 60.0, 0).via("finished too early")
 def test_when_time_is_up_winners_come_first(tasks, lanes, evaluations, durations, wall_s, seed):
     mailbox = Watched()
     machine = Machine(mailbox, lanes, durations, seed)
