@@ -34,7 +34,6 @@ MODULES = (
     "evaluate/judge_operations.py",
     "evaluate/judge_other_weights.py",
     "evaluate/judge_range.py",
-    "evaluate/judge_room.py",
     "evaluate/judge_scores.py",
     "evaluate/judge_secrets.py",
     "evaluate/judge_sharpen.py",

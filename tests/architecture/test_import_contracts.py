@@ -78,8 +78,9 @@ def test_a_measured_table_goes_stale_with_all_that_admits_tasks(graph: grimp.Imp
     reached = graph.find_upstream_modules("pike_hpc.evaluate.judge_admission")
     admits = {name for name in reached if name.startswith("pike_hpc.evaluate.judge_")}
     known = {"pike_hpc." + name.removesuffix(".py").replace("/", ".") for name in MODULES}
-    after = {"pike_hpc.evaluate.judge_probe", "pike_hpc.evaluate.judge_shared"}
-    assert admits - known == after, "probes of programs, and memory shared with them"
+    names = ("judge_probe", "judge_room", "judge_shared")
+    others = {f"pike_hpc.evaluate.{name}" for name in names}
+    assert admits - known == others, "probes of programs, memory shared with them and given back"
 
 
 def test_every_outside_library_is_declared(graph: grimp.ImportGraph) -> None:
