@@ -7,7 +7,6 @@ the only module here that touches the disk.
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,8 @@ from pike_hpc.analysis.history import from_archive
 from pike_hpc.analysis.page import page
 from pike_hpc.analysis.report import Report, build
 from pike_hpc.analysis.text import visible
-from pike_hpc.records import PikeError, UsageError, digest
+from pike_hpc.analysis.winners import winners
+from pike_hpc.records import PikeError, UsageError
 
 ARCHIVE_NAME = "archive.h5"
 
@@ -48,43 +48,12 @@ def write_tables(report: Report, out_dir: Path) -> tuple[Path, ...]:
     for number, group in enumerate(report.groups):
         suffix = "" if len(report.groups) == 1 else f"_{number}"
         texts |= {f"{n}{suffix}.svg": svg for n, svg in group_figures(group).items()}
-    texts |= {f"winners/{name}": source for name, source in _winners(report).items()}
+    files = winners(report)
+    texts |= {f"winners/{file.name}": file.source for file in files}
+    texts["winners/winners.csv"] = _csv(pd.DataFrame([file.row for file in files]))
     for name, text in texts.items():
         _write(out_dir / name, text)
     return tuple(sorted(out_dir / name for name in texts))
-
-
-def _winners(report: Report) -> dict[str, str]:
-    """Each task's programs that won, exactly as they were judged (hostile text), and their list.
-
-    The list tells them from what an earlier report has left there.
-    """
-    found: dict[str, str] = {}
-    rows = []
-    for task in (task for group in report.groups for task in group.tasks):
-        for best in (best for best in task.winners if best.source):
-            model = task.name.removeprefix(f"{task.history.task.id}_")
-            stem = re.sub(r"[^A-Za-z0-9]+", "-", f"{task.label} {model} {task.device}")
-            name = f"{stem.strip('-')[:150]}-{best.tier}.py"
-            if name.casefold() in map(str.casefold, found):
-                name = name.replace(".py", f"-{digest(task.variant, best.source)[:8]}.py")
-            found[name] = best.source
-            rows.append(
-                {
-                    "file": name,
-                    "task": task.label,
-                    "variant": task.variant,
-                    "device": task.device,
-                    "simulated": task.simulated,
-                    "tier": best.tier,
-                    "speedup": best.speedup,
-                    "ci95_low": best.ci95[0],
-                    "ci95_high": best.ci95[1],
-                    "retimed": best.retimed,
-                    "candidate": best.candidate,
-                }
-            )
-    return {**found, "winners.csv": _csv(pd.DataFrame(rows))}
 
 
 def _archive(path: Path) -> Path:
