@@ -2,9 +2,10 @@
 
     python tests/bench/null_constant.py [--rounds N] [--device cpu|cuda] [--out DIR]
 
-One runner without a sandbox, started as the lane starts it. By size of the output and by where
-buffers lie: one call a window, and as many as fit one where the judge would have them share it.
-Microseconds for each call.
+Runners without a sandbox, started as the lane starts them: a reference's with all connections to
+the GPU, and a candidate's with one, as most have. By where buffers lie and by size of the output:
+one call a window, and as many as fit one where the judge would have them share it. Microseconds
+for each call.
 """
 
 import argparse
@@ -23,11 +24,13 @@ import pike_hpc.evaluate
 from pike_hpc.evaluate.alone import START
 from pike_hpc.evaluate.judge_bench import Bench
 from pike_hpc.evaluate.judge_host import Ending
+from pike_hpc.evaluate.judge_link import RunnerLink
 from pike_hpc.evaluate.judge_memory import Place, best_place
 from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_spares import Spares
 from pike_hpc.evaluate.judge_truth import WeightsBy
-from pike_hpc.evaluate.runner import Op
+from pike_hpc.evaluate.runner import Op, Source
+from pike_hpc.evaluate.wire import RunnerRole
 from pike_hpc.records import Task
 
 MODULES = (
@@ -41,12 +44,16 @@ MODULES = (
 )
 FIGURES = {
     "": "why_host buffers",
-    "buffers.*.*": "one_call shared",
-    "buffers.*.*.*": "calls p50_us p99_us rounds",
+    "buffers.*.*": "reference candidate",
+    "buffers.*.*.*": "one_call shared",
+    "buffers.*.*.*.*": "calls p50_us p99_us rounds",
 }
 SIDES = {"4 KB": (16, 64), "4 MB": (1024, 1024), "400 MB": (10240, 10240)}
 """Rows and columns of float32 outputs."""
 LARGEST_ON_CPU = "4 MB"
+ONE_CONNECTION = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""What the lane starts a runner with that has one."""
+TIMEOUT_S = 60.0
 SOURCE = """
 import torch
 from torch import nn
@@ -94,6 +101,7 @@ class PlainHost:
         argv = [sys.executable, "-B", "-u", "-c", START]
         argv += [str(RUNNER), str(address), self._device.type]
         env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+        env |= ONE_CONNECTION if role.one_connection else {}
         number = len(self._runners) + 1
         self._runners[number] = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
         return number
@@ -144,34 +152,47 @@ def summary(times_ms):
 
 
 def constants(folder, device, place, sides, rounds):
-    """Both kinds of window for one size and place."""
+    """Both kinds of window for one size and place, with either runner."""
     rows, columns = sides
     text = SOURCE.replace("ROWS", str(rows)).replace("COLUMNS", str(columns))
     task = Task(suite="bench", id=str(rows), name="null", source=text)
     secrets = Secrets(os.urandom(32))
-    runners = Spares(PlainHost(folder, device), {})
-    bench = Bench(task, runners, device, place, secrets)
+    host = PlainHost(folder, device)
+    bench = Bench(task, Spares(host, {}), device, place, secrets)
+    candidate = RunnerLink(host, RunnerRole.NARROW)
     try:
-        link = bench.reference(WeightsBy.STATE, secrets)
-        size = link.sizes[0]
-        given = link.staged(torch.zeros(size, dtype=torch.uint8))
+        reference = bench.reference(WeightsBy.STATE, secrets)
+        candidate.attach(bench.shared(WeightsBy.STATE), None)
+        candidate.allow(TIMEOUT_S)
+        candidate.do(Op.IMPORT)
+        candidate.do(Op.LOAD, source=Source.STATE)
         rounds = max(20, min(rounds, rounds * (1 << 22) // (rows * columns * 4)))
-        found = {}
-        link.watch()
-        for name, calls in (("one_call", 1), ("shared", link.places)):
-            answers = link.spaces(calls)
-            times = [link.windows(Op.NULL, [given] * calls, answers) for _ in range(rounds + 5)]
-            found[name] = {"calls": calls, **summary(times[5:])}
-        link.rest()
-        return found
+        links = {"reference": reference, "candidate": candidate}
+        return {name: of_link(link, rounds) for name, link in links.items()}
     finally:
+        candidate.end()
         bench.close()
+
+
+def of_link(link, rounds):
+    """Both kinds of window with this runner."""
+    link.allow(TIMEOUT_S)
+    given = link.staged(torch.zeros(link.sizes[0], dtype=torch.uint8))
+    found = {}
+    link.watch()
+    link.windows(Op.CALL, [given], link.spaces(1))  # what is empty gives its last answer again
+    for name, calls in (("one_call", 1), ("shared", link.places)):
+        answers = link.spaces(calls)
+        times = [link.windows(Op.NULL, [given] * calls, answers) for _ in range(rounds + 5)]
+        found[name] = {"calls": calls, **summary(times[5:])}
+    link.rest()
+    return found
 
 
 def main():
     """Run it."""
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    words.add_argument("--rounds", type=int, default=1000, help="of small outputs (1000)")
+    words.add_argument("--rounds", type=int, default=500, help="of small outputs (500)")
     words.add_argument("--device", choices=("cpu", "cuda"))
     words.add_argument("--out", type=Path, help="folder for the JSON; stdout without it")
     asked = words.parse_args()
