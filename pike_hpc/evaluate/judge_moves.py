@@ -1,8 +1,10 @@
-"""Other inputs in the place of a task's own: larger, smaller, coarser, or a constant that is moved.
+"""Other inputs in the place of a task's own: of another size, mean or shape, or a constant moved.
 
 What a task draws hides what a program leaves out: a polynomial is a function on [0, 1], a cold
-softmax is a maximum, numbers drawn at random are never alike, and who divides by a sum of one need
-not. What would mean something else stays: beside other inputs whole numbers are labels and masks.
+softmax is a maximum, numbers drawn at random are never alike, a mean of zero need not be taken
+off, whoever divides by a sum of one need not, and a sum over hundreds of draws is hardly ever so
+far from its mean that a ReLU behind it turns. What would mean something else stays: beside other
+inputs whole numbers are labels and masks.
 """
 
 from __future__ import annotations
@@ -25,6 +27,16 @@ OTHER, ANEW = 2.0, 0.5
 BITS = 2
 """Significant bits of coarse inputs: of a hundred such many are alike, and every format has
 them."""
+
+SHIFT = 1.5
+"""Standard deviations by which numbers of both signs are moved: most have one sign then."""
+
+CLOSER = 0.5
+"""What is left of the deviation of numbers of one sign: they are nearer to their mean."""
+
+PEAK = 4
+"""The power of which peaked inputs have the shape: of `rand` a third is below a hundredth of the
+largest number then, which stays as it is. So a program that looks at the range sees nothing."""
 
 NUDGES = 1 + 2.0**-9, 1 - 2.0**-10
 """Multiples of coarse inputs that are as much alike: who rounds them does not depend on that."""
@@ -92,8 +104,17 @@ def smaller(kinds: Sequence[InputKind]) -> Move | None:
 
 def coarser(kinds: Sequence[InputKind]) -> Move | None:
     """Rounds inputs, so that there are ties; None where nothing is to be rounded."""
-    numbers = frozenset(i for i, kind in enumerate(kinds) if kind.is_drawn)
-    return (lambda i, leaf: _rounded(leaf) if i in numbers else leaf) if numbers else None
+    return _reshaped(kinds, lambda wide, kind: _rounded(wide))
+
+
+def shifted(kinds: Sequence[InputKind]) -> Move | None:
+    """Moves the mean of inputs of both signs, and others to theirs; None where none is drawn."""
+    return _reshaped(kinds, _shifted)
+
+
+def peaked(kinds: Sequence[InputKind]) -> Move | None:
+    """Makes all but the largest numbers small; None where no input is drawn."""
+    return _reshaped(kinds, _peaked)
 
 
 def otherwise(kinds: Sequence[InputKind]) -> Move | None:
@@ -144,8 +165,36 @@ def _scaled(factors: Mapping[int, float]) -> Move | None:
     return lambda i, leaf: leaf * factors[i] if i in factors else leaf
 
 
-def _rounded(leaf: torch.Tensor) -> torch.Tensor:
-    wide = leaf.double() if leaf.dtype is torch.float64 else leaf.float()
+def _reshaped(
+    kinds: Sequence[InputKind], shape: Callable[[torch.Tensor, InputKind], torch.Tensor]
+) -> Move | None:
+    """Does the same to the finite numbers of all that is drawn; None where nothing is."""
+    numbers = {i: kind for i, kind in enumerate(kinds) if kind.is_drawn}
+    if not numbers:
+        return None
+
+    def move(number: int, leaf: torch.Tensor) -> torch.Tensor:
+        if number not in numbers:
+            return leaf
+        wide = leaf.double() if leaf.dtype is torch.float64 else leaf.float()
+        finite = wide.isfinite()
+        moved = shape(torch.where(finite, wide, 0.0), numbers[number])
+        return torch.where(finite, moved, wide).to(leaf)
+
+    return move
+
+
+def _rounded(wide: torch.Tensor) -> torch.Tensor:
     mantissa, exponent = torch.frexp(wide)
-    coarse = torch.ldexp((mantissa * 2**BITS).round() / 2**BITS, exponent)
-    return torch.where(wide.isfinite(), coarse, wide).to(leaf)
+    return torch.ldexp((mantissa * 2**BITS).round() / 2**BITS, exponent)
+
+
+def _shifted(wide: torch.Tensor, kind: InputKind) -> torch.Tensor:
+    if kind.both_signs:
+        return wide + SHIFT * wide.std(correction=0)
+    mean = wide.mean()
+    return mean + CLOSER * (wide - mean)
+
+
+def _peaked(wide: torch.Tensor, kind: InputKind) -> torch.Tensor:
+    return wide * (wide.abs() / wide.abs().amax().clamp_min(1e-30)) ** (PEAK - 1)

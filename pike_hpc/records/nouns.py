@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pike_hpc.records.profile import Profile
 
-JUDGE_VERSION = "27"
+JUDGE_VERSION = "28"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
 CALIBRATION_VERSION = 8

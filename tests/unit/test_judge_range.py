@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import nn  # noqa: E402
+
 from pike_hpc.evaluate.judge_memory import views  # noqa: E402
 from pike_hpc.evaluate.judge_moves import FACTOR, MILD  # noqa: E402
 from pike_hpc.evaluate.judge_range import wide_range  # noqa: E402
@@ -36,6 +38,9 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+
+
+DRAWN = "torch.randn(64, 16)", "torch.rand(64, 16)", "-torch.rand(64, 16)"
 
 
 @pytest.fixture
@@ -126,11 +131,54 @@ def test_numbers_of_one_sign_are_moved_mildly_and_others_beside_them_more(of):
 )
 def test_beside_others_whole_numbers_stay(of, labels):
     truth, looks = of("return self.fc(x * more[0])", f"torch.rand(8, 16), {labels}")
-    assert looks.keys() == {"larger", "smaller", "coarser"}
+    assert looks.keys() == {"larger", "smaller", "coarser", "shifted", "peaked"}
     for look in looks.values():
         (x, other), (plain, was) = inputs_of(truth, look)
         assert torch.equal(other, was)
         assert not torch.equal(x, plain)
+
+
+@pytest.mark.parametrize(
+    "drawn", ["torch.randn(64, 16)", "torch.rand(64, 16)", "-torch.rand(64, 16)"]
+)
+def test_a_mean_is_moved_and_a_sign_is_not(of, drawn):
+    truth, looks = of("return self.fc(x)", drawn)
+    (x,), (plain,) = inputs_of(truth, looks["shifted"])
+    if "randn" in drawn:
+        assert x.mean() > 1.2
+        assert x.std() == pytest.approx(plain.std().item(), rel=1e-3)
+    else:
+        assert torch.equal(x.sign(), plain.sign())
+        assert x.mean() == pytest.approx(plain.mean().item(), rel=1e-3)
+        assert x.std() == pytest.approx(plain.std().item() / 2, rel=1e-3)
+
+
+def test_a_mean_that_the_task_never_has_is_to_be_taken_off(of):
+    truth, looks = of("return nn.functional.layer_norm(x, (16,))", "torch.randn(64, 16)")
+    (x,), _ = inputs_of(truth, looks["shifted"])
+    assert not is_lost(looks["shifted"], nn.functional.layer_norm(x, (16,)))
+    assert is_lost(looks["shifted"], x / x.square().mean(1, keepdim=True).sqrt())
+
+
+@pytest.mark.parametrize(
+    "drawn", ["torch.randn(64, 16)", "torch.rand(64, 16)", "-torch.rand(64, 16)"]
+)
+def test_peaked_inputs_have_their_range_and_little_else(of, drawn):
+    truth, looks = of("return self.fc(x)", drawn)
+    (x,), (plain,) = inputs_of(truth, looks["peaked"])
+    assert torch.equal(x.sign(), plain.sign())
+    assert x.abs().max() == plain.abs().max()
+    assert (x.abs() < 0.1 * x.abs().max()).float().mean() > 0.5
+
+
+def test_what_is_not_finite_stays_where_inputs_are_reshaped(of):
+    inputs = (
+        "torch.randn(8, 16), torch.randn(8, 32).masked_fill(torch.rand(8, 32) < 0.1, -torch.inf)"
+    )
+    truth, looks = of("return torch.softmax(self.fc(x) + more[0], 1)", inputs)
+    for name in ("coarser", "shifted", "peaked"):
+        (_, masked), (_, was) = inputs_of(truth, looks[name])
+        assert torch.equal(masked.isfinite(), was.isfinite())
 
 
 def test_coarse_inputs_are_alike(of):
@@ -235,5 +283,6 @@ def test_whole_numbers_and_what_is_drawn_are_not_moved(of, constant):
 )
 def test_a_precision_that_is_lost_there_is_not_asked(of, body, coarse):
     looks = of(body)[1]
-    assert {name for name, look in looks.items() if look.coarse_too} == coarse
-    assert looks.keys() == {"larger", "smaller", "coarser"}
+    assert looks.keys() == {"larger", "smaller", "coarser", "shifted", "peaked"}
+    asked = {name for name, look in looks.items() if look.coarse_too}
+    assert asked & {"larger", "smaller", "coarser"} == coarse
