@@ -215,6 +215,15 @@ STYLES = {
         named("gamma_1 beta_1 W_1 b_1 gamma_2 beta_2 W_2 b_2", listed=sorted),
         ROW,
     ),
+    "underscores for dots, in an order of its own": (
+        Mixed,
+        named(
+            "norm1_weight norm1_bias one_weight one_bias "
+            "norm2_weight norm2_bias two_weight two_bias",
+            listed=reversed,
+        ),
+        ROW,
+    ),
     "letters, where no norm waits": (Line, LineByLetters, ROW),
     "norms of its own beside plain parameters": (Mixed, OwnNorms, ROW),
     "norms of its own beside layers": (Mixed, OwnLayers, ROW),

@@ -152,6 +152,36 @@ def place_by_end(
     places.update((n, i) for n, i in found.items() if _series(n, own[n])[1:] not in own_way)
 
 
+def place_by_spelling(
+    own: Mapping[str, torch.Tensor], slots: Sequence[Slot], places: dict[str, int]
+) -> None:
+    """Add to `places`: all parameters that are left, whose names have underscores for dots.
+
+    A `ParameterDict` takes no dots: `all.blocks_0_wq_weight` for `blocks.0.wq.weight`. All of them
+    or none, each the whole name of one that no other has: what fits by chance leaves some over.
+    """
+    taken = set(places.values())
+    left = {
+        name: tensor
+        for name, tensor in own.items()
+        if name not in places and isinstance(tensor, nn.Parameter)
+    }
+    found: dict[str, int] = {}
+    for name, tensor in left.items():
+        ends = {
+            i: len(slot.name)
+            for i, slot in enumerate(slots)
+            if i not in taken
+            and is_exact(tensor, slot)
+            and f"_{_spelled(name)}".endswith(f"_{_spelled(slot.name)}")
+        }
+        longest = [i for i, length in ends.items() if length == max(ends.values())]
+        if len(longest) == 1:
+            found[name] = longest[0]
+    if len(found) == len(left) == len(set(found.values())):
+        places.update(found)
+
+
 def place_alike(
     own: Mapping[str, torch.Tensor],
     slots: Sequence[Slot],
@@ -280,6 +310,11 @@ def _series(name: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...] | Non
 def _last_two(name: str) -> str:
     """The names of a tensor and of its layer."""
     return ".".join(name.split(".")[-2:])
+
+
+def _spelled(name: str) -> str:
+    """As a name is written where dots are forbidden."""
+    return name.replace(".", "_")
 
 
 def _is_end(one: str, other: str) -> bool:

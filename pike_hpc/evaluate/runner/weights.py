@@ -27,6 +27,7 @@ from .places import (
     is_plain,
     place_alike,
     place_by_end,
+    place_by_spelling,
     shaped,
     share,
     statistic,
@@ -191,6 +192,7 @@ class Hands:
         alike = {n: named[n] for n in own if n in named}
         places = {n: i for n, i in alike.items() if fits(own[n], slots[i])}
         place_by_end(own, slots, places)
+        place_by_spelling(own, slots, places)
         return places
 
     def _by_order(
