@@ -28,7 +28,7 @@ class KernelShare:
     name: str
     """Shortened. The program's word."""
     share: float
-    """Part of the time of all kernels, 0 to 1."""
+    """Part of the time of all kernels, 0 to 1; on a CPU of the call's."""
     launches: float
     """In one call."""
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from pike_hpc.evaluate.judge_profile import read_sheet  # noqa: E402
 from pike_hpc.evaluate.runner import SHEET_BYTES  # noqa: E402
-from pike_hpc.evaluate.runner.profile import CALLS, WARM, measure, record  # noqa: E402
+from pike_hpc.evaluate.runner.profile import CALLS, ELSEWHERE, WARM, measure, record  # noqa: E402
 from pike_hpc.records import ProfileSource  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -61,6 +61,7 @@ def test_a_sheet_tells_what_one_call_does(sheet):
     assert {kernel.name: kernel.launches for kernel in profile.kernels} == {
         "aten::cos": 2,
         "aten::add": 1,
+        ELSEWHERE: 1,
     }
     assert sum(kernel.share for kernel in profile.kernels) == pytest.approx(1.0, abs=1e-3)
     assert profile.launches == 3
@@ -79,6 +80,15 @@ def test_slow_programs_are_called_less(takes_s, calls):
     program = Program(*takes_s)
     assert measured(program).launches == 3
     assert program.asked.count("call") == calls
+
+
+@pytest.mark.parametrize(("takes_s", "part"), [(1.0, 0.9), (0.0, 0.0)], ids=["much", "none"])
+def test_what_no_operation_took_has_its_part_of_the_call(takes_s, part):
+    """By a clock that moves by what a call takes besides its operations, or not at all."""
+    rows = {name: share for name, share, _ in measured(Program(*[takes_s] * 9)).rows}
+    assert rows.get(ELSEWHERE, 0.0) >= part
+    assert (ELSEWHERE in rows) is bool(part)
+    assert sum(rows.values()) == pytest.approx(1.0)
 
 
 def test_what_calls_leave_behind_is_put_back_before_each():

@@ -33,7 +33,11 @@ HEAD = struct.Struct("<8sBBB5xddddd")
 """MAGIC, where it comes from, rows, streams; busy ms, launches, copies, ms of copies, graph
 replays: each for one call."""
 ROW = struct.Struct(f"<{NAME_BYTES}sdd")
-"""A kernel's name (UTF-8, filled up with NULs), its part of the kernels' time, launches a call."""
+"""A kernel's name (UTF-8, filled up with NULs), its part of the kernels' time (on a CPU: of the
+call's), launches a call."""
+
+ELSEWHERE = "outside of operations: Python, own code, other threads"
+"""What of a call on a CPU no operation of PyTorch took; an extension's kernel, say."""
 
 KERNELS, EVENTS, OPERATIONS = 1, 2, 3
 """Where a sheet comes from: Kineto on a GPU, CUDA events, Kineto on a CPU."""
@@ -64,7 +68,7 @@ class Sheet:
     streams: int = 0
     """On which there was work, over all calls; 0 where that is not known."""
     rows: tuple[tuple[str, float, float], ...] = ()
-    """(name, part of the kernels' time, launches)."""
+    """(name, part of the kernels' time or, on a CPU, of the call's, launches)."""
 
     def packed(self) -> bytes:
         """The bytes that the judge reads."""
@@ -115,21 +119,26 @@ def measure(
     # What restores a model would be profiled too, were it to happen between calls.
     count = 1 if restore() or took_s > SLOW_S else CALLS
     if device.type != "cuda":
-        return _operations(call, count)
+        return _operations(call, count, clock)
     return _kernels(call, count, device) or Sheet(
         source=EVENTS, busy_ms=_by_events(call, restore, device, count)
     )
 
 
-def _operations(call: Callable[[], object], count: int) -> Sheet:
+def _operations(call: Callable[[], object], count: int, clock: Callable[[], float]) -> Sheet:
     with autograd_profiler.profile(use_kineto=True) as profiled:
+        start = clock()
         for _ in range(count):
             call()
+        took_us = (clock() - start) * 1e6
     seen: dict[str, list[float]] = defaultdict(list)
     for event in profiled.function_events:
         if event.device_type.name == "CPU":
             seen[shorten(event.name)].append(event.self_cpu_time_total)
     launches = sum(len(times) for times in seen.values()) / count
+    named_us = sum(sum(times) for times in seen.values())
+    if took_us > named_us:
+        seen[ELSEWHERE] = [(took_us - named_us) / count] * count
     return Sheet(source=OPERATIONS, launches=launches, rows=_rows(seen, count))
 
 
