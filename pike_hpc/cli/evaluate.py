@@ -122,6 +122,20 @@ def exit_code(status: EvalStatus) -> int:
     return 3 if status.decides else 1
 
 
+TAGS = {
+    "weights_by_seed": "its weights could not be placed, and were made from a seed; see prepare",
+    "caches_weights": "it keeps something of its first weights: load others into a fresh model",
+    "early_stop": "it was not timed to the end, being no faster",
+    "nondeterministic": "the same input gives other bits, within the tier",
+    "aliased_output": "an answer changes when the model is called again: clone it to keep it",
+    "narrow_range": "it is lost at inputs beyond the task's own",
+    "noisy": "others were at work, or clocks went down, while it was timed: time it again",
+    "uneven": "some of its calls are slow; it is as fast as their mean",
+    "legacy": "judged with PIKE's own seeds, weights and tolerance",
+}
+"""What the tags of docs/evaluator.md mean, in half a sentence."""
+
+
 def document(task: Task, result: EvalResult) -> dict[str, Any]:
     """What `evaluate --json` prints."""
     whole = encode(result)
@@ -158,11 +172,13 @@ def describe(task: Task, result: EvalResult, device: Device) -> str:
     timing, correctness = result.timing, result.correctness
     if timing is not None and result.tier is not None:
         low, high = timing.ci95
+        drifted = not low <= timing.reference_ms / timing.candidate_ms <= high
         lines += [
             f"PASSED  {timing.speedup:.2f}x over eager (95 % interval {low:.2f} to {high:.2f}), "
             f"tier {result.tier}",
-            f"  time       {timing.candidate_ms:.4g} ms against {timing.reference_ms:.4g} ms: "
-            f"medians of all {timing.windows} windows; the speedup compares neighbouring ones",
+            f"  time       {timing.candidate_ms:.4g} ms, eager {timing.reference_ms:.4g} ms: "
+            f"medians of all {timing.windows} windows; the speedup compares neighbouring ones"
+            f"{'. These drifted: go by the speedup' if drifted else ''}",
         ]
     else:
         lines += [f"{result.status}  {result.message}"]
@@ -180,9 +196,8 @@ def describe(task: Task, result: EvalResult, device: Device) -> str:
     ]
     for i, line in enumerate(result.profile_lines):
         lines += [f"  {'' if i else 'profile':9}  {line}"]
-    lines += [f"  tags       {', '.join(result.tags)}"] if result.tags else []
-    if timing is not None and result.message:
-        lines += [f"  note       {result.message}"]
+    for i, tag in enumerate(result.tags):
+        lines += [f"  {'' if i else 'tags':9}  {tag}: {TAGS[tag]}"]
     if result.log_tail and timing is None:
         lines += ["  what it printed last:"]
         lines += [f"    | {line}" for line in result.log_tail.splitlines()[-15:]]
