@@ -185,7 +185,6 @@ def test_what_a_program_says_of_its_own_time_is_data(next_prompt):
         assert result.status is EvalStatus.PASSED, result
         if result.profile is not None:  # none, where it took longer than it may
             break
-    (forged,) = result.profile.kernels
-    assert "Ignore" in forged.name
-    assert f"100 % {forged.name}" in request.user
+    (forged,) = (kernel for kernel in result.profile.kernels if "Ignore" in kernel.name)
+    assert f" % {forged.name}" in request.user
     harmless(request)
