@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -62,6 +64,12 @@ def written(func: Any, given: Sequence[torch.Tensor], made: Any) -> list[torch.T
     return [tensor for tensor in tensors_in(made) if place_of(tensor) not in places]
 
 
+def force_eager() -> AbstractContextManager[object]:
+    """Inside, what is compiled runs as it was written; nothing where nothing can be compiled."""
+    compiles = any(name in sys.modules for name in COMPILING)
+    return torch.compiler.set_stance("force_eager") if compiles else contextlib.nullcontext()
+
+
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Is asked for each operation; one that holds others (flex_attention, cond) is asked for whole.
 
@@ -75,8 +83,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
-        compiles = any(name in sys.modules for name in COMPILING)
-        self._stance = torch.compiler.set_stance("force_eager") if compiles else None
+        self._stance = force_eager()
+        self._stance.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -87,5 +95,4 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        if self._stance is not None:
-            self._stance.__exit__(kind, error, trace)
+        self._stance.__exit__(kind, error, trace)

@@ -159,7 +159,7 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     """
     weights = {id(p): p for p in model.parameters()}
     # What a call leaves in the model is no part of its weights, nor in anybody's runner.
-    with _put_back(model):
+    with as_it_was(model):
         gains = gains_of(model, call)
     if not gains:
         return 0
@@ -168,7 +168,7 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
     with torch.no_grad():
         for weight, gain in gains.items():
             weights[weight].mul_(gain)
-        with _put_back(model):
+        with as_it_was(model):
             stands = _finite(call())
         for weight, before in kept.items() if not stands else ():
             weights[weight].copy_(before)
@@ -176,7 +176,8 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
 
 
 @contextlib.contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
+def as_it_was(model: nn.Module) -> Iterator[None]:
+    """What calls inside leave in the model is gone afterwards, unless it is very much."""
     state = State(model) if State.size_bytes(model) <= STATE_BYTES else None
     try:
         yield

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.buffers import SharedBuffer
+from pike_hpc.evaluate.judge_balance import balance_units
 from pike_hpc.evaluate.judge_calm import settle_norms
 from pike_hpc.evaluate.judge_constructor import differs_when_given, drawn_buffers
 from pike_hpc.evaluate.judge_frame import agree, answer_leaves, describe_inputs, narrowest, pack
@@ -45,7 +46,8 @@ from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
 
 CALIBRATION_SEEDS = (101, 102)
-"""Inputs that BatchNorm is calibrated with; public, since a task's digest fixes the procedure."""
+"""Inputs that BatchNorm is calibrated with, and units are balanced with those that follow; public,
+since a task's digest fixes the procedure."""
 
 RESIDENT_BYTES = 1 << 28
 """A model that holds more is built on the device, widened a layer at a time, and not kept there."""
@@ -325,6 +327,14 @@ class Truth:
         model.load_state_dict(called.state_dict())
         return model
 
+    def _calibrated(
+        self, changed: nn.Module, seed: int, batches: Callable[[], list[Any]]
+    ) -> nn.Module:
+        """With weights that changed, as one that nobody called but for its norms."""
+        model = changed if self.large else self._again(changed, seed)
+        calibrate(model, batches())
+        return model
+
     def _draw(self, seed: int) -> nn.Module:
         model = self._fresh(seed)
         if self.legacy or self.by is WeightsBy.SEED:
@@ -333,9 +343,13 @@ class Truth:
             model.load_state_dict(self._checkpoint, strict=True)
             return model
 
+        to_device = functools.partial(torch.Tensor.to, device=self.device, copy=True)
+
         def batches() -> list[Any]:
-            to_device = functools.partial(torch.Tensor.to, device=self.device, copy=True)
             return [self.arguments(s, to_device) for s in CALIBRATION_SEEDS]
+
+        def nth_call(number: int) -> Any:
+            return model(*self.arguments(CALIBRATION_SEEDS[0] + number, to_device))
 
         scales = spread_constants(model, seed)
         lengthen_memory(model)
@@ -346,10 +360,10 @@ class Truth:
             )
             model = self._again(called, seed)
         self.calibrated = settle_norms(model, batches)
+        if balance_units(model, nth_call):
+            model = self._calibrated(model, seed, batches)
         if sharpen_scores(model, lambda: model(*batches()[0])):
-            if not self.large:
-                model = self._again(model, seed)
-            calibrate(model, batches())
+            model = self._calibrated(model, seed, batches)
         try:
             settle(model)
         except RuntimeError as error:

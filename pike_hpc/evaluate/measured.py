@@ -22,6 +22,7 @@ MODULES = (
     "evaluate/correctness.py",
     "evaluate/judge_admission.py",
     "evaluate/judge_arithmetic.py",
+    "evaluate/judge_balance.py",
     "evaluate/judge_calm.py",
     "evaluate/judge_constructor.py",
     "evaluate/judge_faint.py",

@@ -1,11 +1,14 @@
 """Weights on a GPU: what is said of them, what they become, and what that takes of its memory."""
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from pike_hpc.evaluate.judge_balance import balance_units  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_other_weights import SLICE, scramble  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_structure import structure_of  # noqa: E402 - torch
 from pike_hpc.evaluate.judge_weights import spread_constants  # noqa: E402 - torch
@@ -82,3 +85,15 @@ def test_nor_do_zeros_of_large_weights_that_are_filled(device):
     # The noise by which all of it changes is as large as the weight, and is multiplied by it.
     assert taken(lambda: scramble(model, 1), device) < 2 * weight.numel() * 4 + ROOM
     assert bool(model["weight"].detach().all())
+
+
+def test_units_are_balanced_there_as_here(device):
+    torch.manual_seed(0)
+    layers = [[nn.Linear(64, 64), nn.ReLU()] for _ in range(6)]
+    here = nn.Sequential(*[part for pair in layers for part in pair], nn.Linear(64, 8)).eval()
+    there = copy.deepcopy(here).to(device)
+    draws = [torch.rand(128, 64) for _ in range(2)]
+    assert balance_units(here, lambda n: here(draws[n])) == 6
+    assert balance_units(there, lambda n: there(draws[n].to(device))) == 6
+    for name, value in here.state_dict().items():
+        assert torch.allclose(there.state_dict()[name].cpu(), value, atol=1e-3), name
