@@ -18,25 +18,19 @@ import torch
 from torch import nn
 
 from pike_hpc.evaluate.buffers import SharedBuffer
-from pike_hpc.evaluate.judge_balance import balance_units
-from pike_hpc.evaluate.judge_calm import settle_norms
 from pike_hpc.evaluate.judge_constructor import differs_when_given, drawn_buffers
 from pike_hpc.evaluate.judge_frame import agree, answer_leaves, describe_inputs, narrowest, pack
+from pike_hpc.evaluate.judge_fresh import CALIBRATION_SEEDS, ripened
 from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_other_weights import scramble
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
 from pike_hpc.evaluate.judge_room import give_back
 from pike_hpc.evaluate.judge_secrets import Secrets
-from pike_hpc.evaluate.judge_sharpen import sharpen_scores
 from pike_hpc.evaluate.judge_size import card_bytes, host_has_room, model_bytes
-from pike_hpc.evaluate.judge_turned import turn_constants
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
-    calibrate,
-    lengthen_memory,
     on_device,
     settle,
-    spread_constants,
     twin,
 )
 from pike_hpc.evaluate.judge_widen import WIDER, Choices, InDouble, Recording, default_dtype
@@ -44,10 +38,6 @@ from pike_hpc.evaluate.layout import buffer_bytes
 from pike_hpc.evaluate.runner import STATE_BYTES, State, unflatten, watching
 from pike_hpc.records import Variant
 from pike_hpc.tasks.load import LEGACY_WEIGHT_SEED, LoadedTask, TaskRefused
-
-CALIBRATION_SEEDS = (101, 102)
-"""Inputs that BatchNorm is calibrated with, and units are balanced with those that follow; public,
-since a task's digest fixes the procedure."""
 
 RESIDENT_BYTES = 1 << 28
 """A model that holds more is built on the device, widened a layer at a time, and not kept there."""
@@ -327,14 +317,6 @@ class Truth:
         model.load_state_dict(called.state_dict())
         return model
 
-    def _calibrated(
-        self, changed: nn.Module, seed: int, batches: Callable[[], list[Any]]
-    ) -> nn.Module:
-        """With weights that changed, as one that nobody called but for its norms."""
-        model = changed if self.large else self._again(changed, seed)
-        calibrate(model, batches())
-        return model
-
     def _draw(self, seed: int) -> nn.Module:
         model = self._fresh(seed)
         if self.legacy or self.by is WeightsBy.SEED:
@@ -342,28 +324,10 @@ class Truth:
         if self._checkpoint is not None:
             model.load_state_dict(self._checkpoint, strict=True)
             return model
-
         to_device = functools.partial(torch.Tensor.to, device=self.device, copy=True)
-
-        def batches() -> list[Any]:
-            return [self.arguments(s, to_device) for s in CALIBRATION_SEEDS]
-
-        def nth_call(number: int) -> Any:
-            return model(*self.arguments(CALIBRATION_SEEDS[0] + number, to_device))
-
-        scales = spread_constants(model, seed)
-        lengthen_memory(model)
-        if scales and not self.large:  # which can't be made again
-            called = model
-            turn_constants(
-                scales, lambda: called(*batches()[0]), torch.Generator().manual_seed(seed)
-            )
-            model = self._again(called, seed)
-        self.calibrated = settle_norms(model, batches)
-        if balance_units(model, nth_call):
-            model = self._calibrated(model, seed, batches)
-        if sharpen_scores(model, lambda: model(*batches()[0])):
-            model = self._calibrated(model, seed, batches)
+        again = None if self.large else functools.partial(self._again, seed=seed)
+        arguments = functools.partial(self.arguments, change=to_device)
+        model, self.calibrated = ripened(model, seed, arguments, again)
         try:
             settle(model)
         except RuntimeError as error:

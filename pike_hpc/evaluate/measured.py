@@ -27,6 +27,7 @@ MODULES = (
     "evaluate/judge_constructor.py",
     "evaluate/judge_faint.py",
     "evaluate/judge_frame.py",
+    "evaluate/judge_fresh.py",
     "evaluate/judge_memory.py",
     "evaluate/judge_moves.py",
     "evaluate/judge_mutants.py",
