@@ -8,10 +8,11 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from pike_hpc.evaluate.correctness import rms, rms_difference  # noqa: E402
+from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
 from pike_hpc.evaluate.judge_balance import FAR, QUIET, balance_units  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
-from pike_hpc.records import Task  # noqa: E402
+from pike_hpc.records import Task, Tier  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -211,7 +212,7 @@ from torch import nn
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        layers = [[nn.Linear({WIDTH}, {WIDTH}), nn.ReLU()] for _ in range(6)]
+        layers = [[nn.Linear({WIDTH}, {WIDTH}), nn.ReLU()] for _ in range(16)]
         self.layers = nn.Sequential(*[p for pair in layers for p in pair], nn.Linear({WIDTH}, 8))
 
     def forward(self, x):
@@ -225,11 +226,13 @@ def get_init_inputs():
 """
 
 
-def test_a_tasks_judging_weights_are_balanced():
+def test_a_task_of_plain_layers_is_admitted():
     loaded = build(Task(suite="tests", id="1", name="stack", source=TASK))
     truth = Truth(loaded, WeightsBy.STATE, torch.device("cpu"), Secrets(b"s"))
     try:
         for numbers in before_relus(truth.model.layers, loaded.inputs(1000)[0]):
             assert never_turn(numbers) < 0.05
+        found = admit(truth, loaded.task.digest).admission
+        assert found.admitted and found.limits.keys() == set(Tier), found.reason
     finally:
         truth.close()
