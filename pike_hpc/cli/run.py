@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pike_hpc import slurm
@@ -99,8 +100,11 @@ def tasks_of(resolved: Resolved) -> tuple[tuple[Task, ...], tuple[tuple[Path, st
     Overrides may be of tasks that the ids leave out, so that `--set tasks.ids=` names fewer.
     """
     spec = resolved.workflow.tasks
-    suite = load_suite(spec.path or spec.suite or "")
-    chosen = select(suite, parse_range(spec.ids or "all"))
+    named = "tasks.path" if spec.path else "tasks.suite"
+    with _written_at(resolved.sources.get(named)):
+        suite = load_suite(spec.path or spec.suite or "")
+    with _written_at(resolved.sources.get("tasks.ids")):
+        chosen = select(suite, parse_range(spec.ids or "all"))
     unknown = sorted(set(spec.shape_overrides) - {t.id for t in suite.tasks})
     if unknown:
         raise UsageError(
@@ -115,6 +119,16 @@ def tasks_of(resolved: Resolved) -> tuple[tuple[Task, ...], tuple[tuple[Path, st
         tasks.append(dataclasses.replace(task, variant=spec.variant, shape_overrides=overrides))
     refuse_twins(tasks)
     return tuple(tasks), suite.refused
+
+
+@contextlib.contextmanager
+def _written_at(where: str | None) -> Iterator[None]:
+    """A mistake inside that names no place is one of what is written there."""
+    try:
+        yield
+    except UsageError as error:
+        place = error.where or where
+        raise UsageError(error.what, where=place, valid=error.valid, fix=error.fix) from None
 
 
 def writer_id() -> str:

@@ -235,7 +235,8 @@ def _place(name: str | Path, tasks_root: Path | None) -> tuple[Path, str]:
     raise UsageError(
         f"no suite {text!r}" + (f" in {tasks_root}" if tasks_root else ""),
         valid=", ".join(folders) + ("" if tasks_root else ", or a folder of task files"),
-        fix=did_you_mean(text, folders),
+        fix=did_you_mean(text, folders)
+        or (None if tasks_root else "name a folder of your own by its path (workflows: `path:`)"),
     )
 
 

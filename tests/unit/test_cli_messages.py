@@ -192,6 +192,24 @@ def test_fewer_tasks_of_the_quickstart_are_named_by_their_ids_alone(capsys, work
     assert "tasks: level3-pike/4, level3-pike/17\n" in out
 
 
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        ("{suite: level3-pik}", "did you mean 'level3-pike'?"),
+        ("{suite: mine}", "`path:`"),
+        ('{suite: level0, ids: "999"}', "valid: 1, 2, 3, 4, 5"),
+        ('{suite: level0, ids: "1-"}', "1-"),
+    ],
+)
+def test_tasks_that_are_not_there_are_named_with_their_line(capsys, tmp_path, tasks, says):
+    file = tmp_path / "w.yaml"
+    file.write_text(f"schema_version: 1\nname: none\nsearch: {{strategy: rules}}\ntasks: {tasks}\n")
+    code, _, err = run(capsys, "submit", "--workflow", file, "--site", "local", "--dry-run")
+    assert code == 2
+    assert f"{file}:4" in err
+    assert says in err
+
+
 def test_two_copies_of_one_task_are_refused_by_name(capsys, tmp_path):
     source = find_task("level3-pike/4").source
     (tmp_path / "mine").mkdir()
