@@ -44,6 +44,7 @@ MODULES = (
     "evaluate/judge_structure.py",
     "evaluate/judge_truth.py",
     "evaluate/judge_turned.py",
+    "evaluate/judge_units.py",
     "evaluate/judge_unread.py",
     "evaluate/judge_variety.py",
     "evaluate/judge_weights.py",
