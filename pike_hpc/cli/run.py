@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pike_hpc import slurm
@@ -100,11 +99,8 @@ def tasks_of(resolved: Resolved) -> tuple[tuple[Task, ...], tuple[tuple[Path, st
     Overrides may be of tasks that the ids leave out, so that `--set tasks.ids=` names fewer.
     """
     spec = resolved.workflow.tasks
-    named = "tasks.path" if spec.path else "tasks.suite"
-    with _written_at(resolved.sources.get(named)):
-        suite = load_suite(spec.path or spec.suite or "")
-    with _written_at(resolved.sources.get("tasks.ids")):
-        chosen = select(suite, parse_range(spec.ids or "all"))
+    suite = load_suite(spec.path or spec.suite or "")
+    chosen = select(suite, parse_range(spec.ids or "all"))
     unknown = sorted(set(spec.shape_overrides) - {t.id for t in suite.tasks})
     if unknown:
         raise UsageError(
@@ -119,16 +115,6 @@ def tasks_of(resolved: Resolved) -> tuple[tuple[Task, ...], tuple[tuple[Path, st
         tasks.append(dataclasses.replace(task, variant=spec.variant, shape_overrides=overrides))
     refuse_twins(tasks)
     return tuple(tasks), suite.refused
-
-
-@contextlib.contextmanager
-def _written_at(where: str | None) -> Iterator[None]:
-    """A mistake inside that names no place is one of what is written there."""
-    try:
-        yield
-    except UsageError as error:
-        place = error.where or where
-        raise UsageError(error.what, where=place, valid=error.valid, fix=error.fix) from None
 
 
 def writer_id() -> str:

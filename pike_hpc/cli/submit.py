@@ -16,8 +16,9 @@ from pike_hpc.cli.follow import Follower
 from pike_hpc.cli.image import check_image, with_digest
 from pike_hpc.cli.judging_torch import judging_device, left_out, require_torch
 from pike_hpc.cli.models import check_keys
+from pike_hpc.cli.named_tasks import named_tasks
 from pike_hpc.cli.place import check_place
-from pike_hpc.cli.run import Run, tasks_of
+from pike_hpc.cli.run import Run
 from pike_hpc.cli.setup import check_strategy
 from pike_hpc.cli.signals import sigterm_as_ctrl_c
 from pike_hpc.cli.simulate import simulate, walks
@@ -61,7 +62,7 @@ def add_cancel(parser: argparse.ArgumentParser) -> None:
 def submit(options: argparse.Namespace) -> int:
     """Start the run that the configuration names, or go on with it."""
     resolved = resolve_from(options)
-    tasks, refused = tasks_of(resolved)
+    tasks, refused = named_tasks(resolved)
     check_strategy(resolved.workflow, len(tasks))
     for path, reason in refused:
         print(f"refused {path}: {reason}", file=sys.stderr)
