@@ -48,14 +48,18 @@ CHANNEL = {
 
 _BENDS = frozenset(
     {
-        *("relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "threshold"),
-        *("clamp", "clamp_", "clamp_min", "clamp_min_", "hardtanh", "hardtanh_", "elu", "elu_"),
+        *("relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "prelu", "rrelu", "elu", "elu_"),
         *("selu", "selu_", "celu", "celu_", "gelu", "silu", "mish", "hardswish"),
     }
 )
-"""Functions that are nearly linear on one side, or both."""
+"""Functions that bend near zero, and are nearly linear beyond."""
 
-_CLAMPS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_"})
+_FROM = {
+    **dict.fromkeys(("clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"), "min"),
+    **dict.fromkeys(("hardtanh", "hardtanh_"), "min_val"),
+    **dict.fromkeys(("threshold", "threshold_"), "threshold"),
+}
+"""Others that may bend elsewhere, and what their first argument says where."""
 
 _SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _DIFFERENCES = frozenset({"sub", "sub_", "__sub__", "__isub__"})
@@ -90,7 +94,7 @@ class _Units(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _BENDS and args and _bends(name, args, kwargs):
+        if args and _bends(name, args, kwargs):
             self._met(args[0])
         known: Sequence[tuple[Layer, int] | None] = [self._known(value) for value in args]
         made = func(*args, **kwargs)
@@ -99,8 +103,8 @@ class _Units(TorchFunctionMode):
         if name in CHANNEL:
             self._product(name, made, args, kwargs)
             return made
-        used = [place for value in (*args, *kwargs.values()) if (place := _at(value))]
-        used = [place for place in used if place in self._learned]
+        places = [_at(tensor) for tensor in tensors_in((args, kwargs))]
+        used = [place for place in places if place in self._learned]
         if name in _SUMS and not kwargs and len(used) == 1 and self._found(used[0], made, -1):
             return made
         for place in used:
@@ -144,10 +148,11 @@ class _Units(TorchFunctionMode):
         return self.moved
 
     def _known(self, value: Any) -> tuple[Layer, int] | None:
-        if not isinstance(value, torch.Tensor) or value not in self._from:
+        # What is made for inference alone does not tell when it is written.
+        if not isinstance(value, torch.Tensor) or value not in self._from or value.is_inference():
             return None
         layer, axis, version = self._from[value]
-        return (layer, axis) if version == _version(value) else None
+        return (layer, axis) if version == value._version else None
 
     def _use_otherwise(self, place: int) -> None:
         """A parameter is used by something that is not followed."""
@@ -190,9 +195,11 @@ class _Units(TorchFunctionMode):
                 stays=bias in self._others,
             )
         if layer.weight is not self._learned.get(weight):
-            layer.may_gain = False
+            self._use_otherwise(bias)
+            return False
         if layer.gain != 1.0 and not layer.may_gain:
             raise _UsedAgain
+        layer.times += 1
         change(made, axis, layer.gain, layer.shift)
         self._from[made] = layer, axis, _version(made)
         return True
@@ -212,7 +219,6 @@ class _Units(TorchFunctionMode):
         if not (known := self._known(numbers)):
             return
         layer, axis = known
-        layer.times += 1
         seen = Seen.of(numbers, axis)
         layer.seen = seen if layer.seen is None else layer.seen.with_(seen)
         if self.at_once and layer.at_once and (wanted := layer.wanted()):
@@ -222,8 +228,25 @@ class _Units(TorchFunctionMode):
             self._from[numbers] = layer, axis, _version(numbers)
 
 
+class _OwnStatistics(TorchFunctionMode):
+    """Inside, BatchNorms normalise by what they are given, as they will once they are calibrated.
+
+    What they were calibrated with is that of other weights while these are being changed.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.functional.batch_norm and len(args) > 2 and _rows(args[0]) > 1:
+            given = dict(
+                zip(("weight", "bias", "training", "momentum", "eps"), args[3:], strict=False)
+            )
+            kwargs = {**given, **kwargs, "training": True}
+            args = (args[0], None, None)
+        return func(*args, **kwargs)
+
+
 class _UsedAgain(Exception):
-    """Weights that were to become larger are not one layer's alone."""
+    """Parameters about which something was decided turn out not to be one layer's alone."""
 
 
 def balance_units(model: nn.Module, call: Callable[[int], Any]) -> int:
@@ -243,7 +266,7 @@ def balance_units(model: nn.Module, call: Callable[[int], Any]) -> int:
                 yield call(number)
 
     try:
-        with torch.no_grad(), without_fast_path(), force_eager():
+        with torch.no_grad(), without_fast_path(), force_eager(), _OwnStatistics():
             for may_gain in (True, False):
                 layers = _decided(_Units(model, may_gain=may_gain), calls)
                 if not layers and layers is not None:
@@ -306,19 +329,23 @@ def _signals(answers: Iterator[Any]) -> list[tuple[int, float]]:
     return found
 
 
+def _rows(channels: torch.Tensor) -> int:
+    """Numbers of each channel."""
+    return channels.numel() // max(1, channels.shape[1]) if channels.dim() > 1 else 0
+
+
 def _at(value: Any) -> int:
     """Where a dense tensor is; 0 for anything else."""
     return value.data_ptr() if isinstance(value, torch.Tensor) and is_dense(value) else 0
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """Another one after each write; what is made for inference alone has none."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def _bends(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether it does so at zero, as far as it is one that need not."""
-    if name not in _CLAMPS:
-        return True
-    low = args[1] if len(args) > 1 else kwargs.get("min")
-    return isinstance(low, int | float) and low == 0
+    """Whether it is a function that bends near zero."""
+    if name not in _FROM:
+        return name in _BENDS
+    where = args[1] if len(args) > 1 else kwargs.get(_FROM[name])
+    return isinstance(where, int | float) and where == 0

@@ -38,6 +38,7 @@ class Seen:
     @classmethod
     def of(cls, numbers: torch.Tensor, axis: int) -> Seen:
         """What one call shows."""
+        numbers = numbers.detach()  # a forward may differentiate, and what it gave is changed
         units = numbers.shape[axis]
         rows = numbers.numel() // units
         if rows == 1:
@@ -66,18 +67,18 @@ class Layer:
     bias: torch.Tensor
     weight: torch.Tensor | None
     may_gain: bool
-    """Whether its weights may become larger: no other function uses them, and no other call."""
+    """Whether its weights may become larger: nothing else uses them."""
     stays: bool = False
-    """Whether its bias is used for something else, too."""
+    """Whether it is left as it is: something else uses its bias, too."""
     gain: float = 1.0
     shift: torch.Tensor | None = None
     """Taken off, by unit, after the gain."""
     seen: Seen | None = None
     """Since it was last decided what becomes of it."""
     times: int = 0
-    """That it bent in this call."""
+    """That it was used in this call."""
     repeats: bool = False
-    """Whether it does so several times in a call."""
+    """Whether it is used several times in a call."""
 
     @property
     def at_once(self) -> bool:

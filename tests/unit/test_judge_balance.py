@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: E402
 from pike_hpc.evaluate.correctness import rms, rms_difference  # noqa: E402
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
 from pike_hpc.evaluate.judge_balance import balance_units  # noqa: E402
+from pike_hpc.evaluate.judge_fresh import ripened  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.evaluate.judge_units import FAR, QUIET  # noqa: E402
@@ -115,6 +116,19 @@ def test_kernels_are_balanced_by_channel_and_before_a_pool(in_place):
         assert never_turn(numbers) == 0.0
 
 
+def force(model, x):
+    """Of an energy, which is no more than a layer."""
+    with torch.enable_grad():
+        x = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(F.silu(model.first(x)).sum(), x)
+    return found
+
+
+def unseen(model, x):
+    with torch.inference_mode():
+        return model.first(x).sigmoid_()
+
+
 def halved(y):
     y.view(-1, 8, 8).mul_(0.5)
     return y
@@ -124,6 +138,9 @@ BALANCED = {
     "relu": lambda m, x: m.last(F.relu(m.first(x))),
     "a method": lambda m, x: m.last(m.first(x).relu_()),
     "a clamp": lambda m, x: m.last(m.first(x).clamp(min=0)),
+    "a clip": lambda m, x: m.last(torch.clip(m.first(x), 0.0)),
+    "a hard tanh from zero on": lambda m, x: m.last(F.hardtanh(m.first(x), 0.0, 9.0)),
+    "a forward that differentiates": lambda m, x: m.last(force(m, x)),
     "gelu": lambda m, x: m.last(F.gelu(m.first(x))),
     "addmm": lambda m, x: m.last(torch.addmm(m.first.bias, x, m.first.weight.mT).relu()),
     "a product and a sum": lambda m, x: m.last((x @ m.first.weight.mT + m.first.bias).relu()),
@@ -136,6 +153,13 @@ LEFT = {
     ),
     "a bias with two uses": lambda m, x: m.last(F.relu(m.first(x - m.first.bias))),
     "a bias that is used later": lambda m, x: m.last(F.relu(m.first(x)) - m.first.bias),
+    "a bias in a list": lambda m, x: m.last(
+        F.relu(m.first(x)) - torch.stack([m.first.bias, m.first.bias]).sum(0)
+    ),
+    "a bias that is added twice": lambda m, x: m.last((m.first(x) + m.first.bias).relu()),
+    "a hard tanh": lambda m, x: m.last(F.hardtanh(m.first(x))),
+    "a threshold": lambda m, x: m.last(F.threshold(m.first(x), 1.0, 0.0)),
+    "what is written for inference alone": lambda m, x: m.last(F.relu(unseen(m, x))),
     "an average": lambda m, x: m.last(F.avg_pool1d(m.first(x), 3, 1, 1).relu()),
     "the largest of units": lambda m, x: m.last(F.max_pool1d(m.first(x), 3, 1, 1).relu()),
     "what was written as a part": lambda m, x: m.last(F.relu(halved(m.first(x)))),
@@ -184,6 +208,10 @@ OTHERS = {
     "a layer without a bias": lambda m, x: F.relu(m.first(x)) + F.linear(x, m.first.weight),
     "a way back": lambda m, x: F.relu(m.first(x)) @ m.first.weight,
     "a sum": lambda m, x: F.relu(0.01 * x + m.first(x)),
+    "a list": lambda m, x: (
+        F.relu(m.first(x)) + (x @ torch.cat([m.first.weight, m.first.weight]).mT)[:, :WIDTH]
+    ),
+    "a call that does not bend": lambda m, x: F.relu(m.first(x)) + m.first(x.flip(0)),
     "another call": lambda m, x: F.relu(m.first(F.relu(m.first(x)))),
 }
 
@@ -289,6 +317,18 @@ def test_what_calls_leave_in_the_model_is_gone():
     model = Forward(forward, kept=torch.zeros(()))
     balanced(model)
     assert float(model.kept) == 0.0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_units_behind_norms_are_left_alone_while_those_before_them_move(seed):
+    """Norms are calibrated with the old weights, and will be with the new ones."""
+    torch.manual_seed(seed)
+    parts = [[nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.BatchNorm1d(WIDTH)] for _ in range(5)]
+    model = nn.Sequential(*[part for three in parts for part in three]).eval()
+    model, count = ripened(model, seed, lambda s: [10 + drawn(s, 256)], None)
+    assert count == 5
+    for numbers in before_relus(model, 10 + drawn(1000, 512)):
+        assert never_turn(numbers) < 0.05
 
 
 TASK = f"""
