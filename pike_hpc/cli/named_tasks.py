@@ -13,7 +13,7 @@ from pike_hpc.tasks import load_suite
 
 
 def named_tasks(resolved: Resolved) -> tuple[tuple[Task, ...], tuple[tuple[Path, str], ...]]:
-    """The same as `tasks_of`.
+    """(tasks that a workflow names, files refused), as `tasks_of` finds them.
 
     Raises:
         UsageError: there are no such tasks; it names the line that says so.

@@ -38,7 +38,7 @@ ROUNDS = 64
 LOST = 0.5
 """Weights under which an answer depends on its input by so much less are not taken."""
 
-CHANNEL = {
+_UNIT_AXIS = {
     "linear": -1,
     "addmm": -1,
     **{f"conv{n}d": -1 - n for n in (1, 2, 3)},
@@ -54,12 +54,12 @@ _BENDS = frozenset(
 )
 """Functions that bend near zero, and are nearly linear beyond."""
 
-_FROM = {
+_BENDS_AT = {
     **dict.fromkeys(("clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"), "min"),
     **dict.fromkeys(("hardtanh", "hardtanh_"), "min_val"),
     **dict.fromkeys(("threshold", "threshold_"), "threshold"),
 }
-"""Others that may bend elsewhere, and what their first argument says where."""
+"""Others, which bend where an argument says: its name."""
 
 _SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _DIFFERENCES = frozenset({"sub", "sub_", "__sub__", "__isub__"})
@@ -100,7 +100,7 @@ class _Units(TorchFunctionMode):
         made = func(*args, **kwargs)
         if not isinstance(made, torch.Tensor):
             return made
-        if name in CHANNEL:
+        if name in _UNIT_AXIS:
             self._product(name, made, args, kwargs)
             return made
         places = [_at(tensor) for tensor in tensors_in((args, kwargs))]
@@ -176,7 +176,7 @@ class _Units(TorchFunctionMode):
             self._use_otherwise(source)
         if bias in self._learned:
             if {"alpha", "beta"}.isdisjoint(kwargs):
-                self._found(bias, made, CHANNEL[name], weight)
+                self._found(bias, made, _UNIT_AXIS[name], weight)
             else:
                 self._use_otherwise(bias)
 
@@ -340,12 +340,13 @@ def _at(value: Any) -> int:
 
 
 def _version(tensor: torch.Tensor) -> int:
+    """Another one after each write; what is made for inference alone has none."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def _bends(name: str, args: Any, kwargs: Any) -> bool:
     """Whether it is a function that bends near zero."""
-    if name not in _FROM:
+    if name not in _BENDS_AT:
         return name in _BENDS
-    where = args[1] if len(args) > 1 else kwargs.get(_FROM[name])
+    where = args[1] if len(args) > 1 else kwargs.get(_BENDS_AT[name])
     return isinstance(where, int | float) and where == 0

@@ -23,7 +23,7 @@ CALIBRATION_SEEDS = (101, 102)
 since a task's digest fixes the procedure."""
 
 
-def ripened(
+def with_judging_weights(
     model: nn.Module,
     seed: int,
     arguments: Callable[[int], Sequence[Any]],

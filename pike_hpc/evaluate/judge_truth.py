@@ -20,7 +20,7 @@ from torch import nn
 from pike_hpc.evaluate.buffers import SharedBuffer
 from pike_hpc.evaluate.judge_constructor import differs_when_given, drawn_buffers
 from pike_hpc.evaluate.judge_frame import agree, answer_leaves, describe_inputs, narrowest, pack
-from pike_hpc.evaluate.judge_fresh import CALIBRATION_SEEDS, ripened
+from pike_hpc.evaluate.judge_fresh import CALIBRATION_SEEDS, with_judging_weights
 from pike_hpc.evaluate.judge_memory import bytes_of, views
 from pike_hpc.evaluate.judge_other_weights import scramble
 from pike_hpc.evaluate.judge_probe import Mixture, Probe, Weights, draw_bits, groups_of, mixed
@@ -327,7 +327,7 @@ class Truth:
         to_device = functools.partial(torch.Tensor.to, device=self.device, copy=True)
         again = None if self.large else functools.partial(self._again, seed=seed)
         arguments = functools.partial(self.arguments, change=to_device)
-        model, self.calibrated = ripened(model, seed, arguments, again)
+        model, self.calibrated = with_judging_weights(model, seed, arguments, again)
         try:
             settle(model)
         except RuntimeError as error:

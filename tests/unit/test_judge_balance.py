@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: E402
 from pike_hpc.evaluate.correctness import rms, rms_difference  # noqa: E402
 from pike_hpc.evaluate.judge_admission import admit  # noqa: E402
 from pike_hpc.evaluate.judge_balance import balance_units  # noqa: E402
-from pike_hpc.evaluate.judge_fresh import ripened  # noqa: E402
+from pike_hpc.evaluate.judge_fresh import with_judging_weights  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.evaluate.judge_units import FAR, QUIET  # noqa: E402
@@ -325,7 +325,7 @@ def test_units_behind_norms_are_left_alone_while_those_before_them_move(seed):
     torch.manual_seed(seed)
     parts = [[nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.BatchNorm1d(WIDTH)] for _ in range(5)]
     model = nn.Sequential(*[part for three in parts for part in three]).eval()
-    model, count = ripened(model, seed, lambda s: [10 + drawn(s, 256)], None)
+    model, count = with_judging_weights(model, seed, lambda s: [10 + drawn(s, 256)], None)
     assert count == 5
     for numbers in before_relus(model, 10 + drawn(1000, 512)):
         assert never_turn(numbers) < 0.05
