@@ -2,13 +2,14 @@
 
 What a task draws hides what a program leaves out: a polynomial is a function on [0, 1], a cold
 softmax is a maximum, numbers drawn at random are never alike, a mean of zero need not be taken
-off, whoever divides by a sum of one need not, and a sum over hundreds of draws is hardly ever so
-far from its mean that a ReLU behind it turns. What would mean something else stays: beside other
-inputs whole numbers are labels and masks.
+off, whoever divides by a sum of one need not, a sum over hundreds of draws is hardly ever so far
+from its mean that a ReLU behind it turns, and the mean of some is that of all. What would mean
+something else stays: beside other inputs whole numbers are labels and masks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,12 @@ CLOSER = 0.5
 PEAK = 4
 """The power of which peaked inputs have the shape: of `rand` a third is below a hundredth of the
 largest number then, which stays as it is. So a program that looks at the range sees nothing."""
+
+FAINT, WHOLE_PART = 1 / 8, 1 / 8
+"""What is left of most slices of banded inputs along an axis, and the part of them that stays."""
+
+FAINTEST = FAINT**2
+"""Where slices of several axes meet: below it a norm's epsilon would count."""
 
 NUDGES = 1 + 2.0**-9, 1 - 2.0**-10
 """Multiples of coarse inputs that are as much alike: who rounds them does not depend on that."""
@@ -115,6 +122,11 @@ def shifted(kinds: Sequence[InputKind]) -> Move | None:
 def peaked(kinds: Sequence[InputKind]) -> Move | None:
     """Makes all but the largest numbers small; None where no input is drawn."""
     return _reshaped(kinds, _peaked)
+
+
+def banded(kinds: Sequence[InputKind]) -> Move | None:
+    """Leaves few slices of inputs as they are, along each axis; None where no input is drawn."""
+    return _reshaped(kinds, _banded)
 
 
 def otherwise(kinds: Sequence[InputKind]) -> Move | None:
@@ -198,3 +210,20 @@ def _shifted(wide: torch.Tensor, kind: InputKind) -> torch.Tensor:
 
 def _peaked(wide: torch.Tensor, kind: InputKind) -> torch.Tensor:
     return wide * (wide.abs() / wide.abs().amax().clamp_min(1e-30)) ** (PEAK - 1)
+
+
+def _banded(wide: torch.Tensor, kind: InputKind) -> torch.Tensor:
+    """Which slices stay is told by their first numbers: nobody knows it who has not read those.
+
+    Rows of a batch stay alike: a faint one would count for little. Those of a square matrix do not,
+    so that a symmetric one stays symmetric.
+    """
+    together = wide.new_ones(())
+    for axis, count in enumerate(wide.shape):
+        if axis == 0 and wide.dim() > 1 and count not in wide.shape[1:]:
+            continue
+        line = wide[tuple(slice(None) if a == axis else 0 for a in range(wide.dim()))]
+        factors = torch.full_like(line, FAINT)
+        factors[line.abs().topk(math.ceil(WHOLE_PART * count)).indices] = 1.0
+        together = together * factors.view(-1, *[1] * (wide.dim() - 1 - axis))
+    return wide * together.clamp_min(FAINTEST)

@@ -2,11 +2,12 @@
 
 Larger ones: a softmax that subtracts no maximum and a square in half precision overflow where no
 exam looks. Smaller ones: what only large numbers hide comes to light. Coarse ones, of which many
-are alike. Ones with another mean, and ones of which few are large, in the range that the task's
-have. And others in the place of what is the same in every draw, a time step or a mask: who never
-reads it, or keeps what came of it, is right in every exam. Tried only where the reference is right
-there itself, and never a reason to refuse: a task's inputs are what it is judged on, so what comes
-of this is a tag.
+are alike. Ones with another mean, ones of which few are large, in the range that the task's have,
+and ones that are large in few slices: what is true of some of them is then not true of all. And
+others in the place of what is the same in every draw, a time step or a mask: who never reads it, or
+keeps what came of it, is right in every exam. Tried only where the reference is right there itself,
+and never a reason to refuse: a task's inputs are what it is judged on, so what comes of this is a
+tag.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pike_hpc.evaluate.judge_moves import (
     NUDGES,
     InputKind,
     Move,
+    banded,
     coarser,
     kinds_of,
     larger,
@@ -45,8 +47,8 @@ GROSS, RIGHT = 0.1, 0.01
 when the reference counts as right."""
 
 FINE_K = 10.0
-"""At tier fp32 an answer to smaller, shifted or peaked inputs is wrong from so many times on where
-that tier ends."""
+"""At tier fp32 an answer to smaller, shifted, peaked or banded inputs is wrong from so many times
+on where that tier ends."""
 FINE_NOISE_K = 100.0
 """And from so many times on what the reference itself is off by there, or its last digits are."""
 
@@ -160,6 +162,7 @@ _PLANS = (
     _Plan(name="coarser", move=coarser, ties=True, formats=_FORMATS),
     _Plan(name="shifted", move=shifted, fine=True, formats=_FORMATS),
     _Plan(name="peaked", move=peaked, fine=True, formats=_FORMATS),
+    _Plan(name="banded", move=banded, fine=True, formats=_FORMATS),
 )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,13 @@ the heads are."""
 
 MOST_GAIN = 8.0
 """Of one weight; a score is as large as two of them."""
+
+ROUNDS = 4
+"""In which weights are made larger: where keys were kept from a prompt queries alone make scores
+larger, by the root of what is wanted. Four leave a tenth of 2 and a seventh of 8."""
+
+NEAR = 1.05
+"""A gain that is worth no further round."""
 
 ROWS = 256
 """Rows of scores that are looked at."""
@@ -158,21 +165,64 @@ def sharpen_scores(model: nn.Module, call: Callable[[], Any]) -> int:
         followed.
     """
     weights = {id(p): p for p in model.parameters()}
-    # What a call leaves in the model is no part of its weights, nor in anybody's runner.
-    with as_it_was(model):
-        gains = gains_of(model, call)
-    if not gains:
-        return 0
-    # On the host: a GPU may hold a large model twice, and never three times.
-    kept = {weight: weights[weight].detach().to("cpu", copy=True) for weight in gains}
-    with torch.no_grad():
-        for weight, gain in gains.items():
-            weights[weight].mul_(gain)
+    gained: dict[int, float] = {}
+    gains: dict[int, float] = {}
+    before: list[Scores] = []
+    for number in range(ROUNDS):
+        # What a call leaves in the model is no part of its weights, nor in anybody's runner.
         with as_it_was(model):
-            stands = _finite(call())
-        for weight, before in kept.items() if not stands else ():
-            weights[weight].copy_(before)
-    return len(gains) if stands else 0
+            found = _scores_of(model, call)
+        gains = _further(before, found, gains) if number else _gains(found)
+        gains = {w: min(g, MOST_GAIN / gained.get(w, 1.0)) for w, g in gains.items()}
+        changed = [(weights[w], gain) for w, gain in gains.items() if gain > 1.0]
+        if not changed or not _stands(model, call, changed):
+            break
+        for weight, gain in changed:
+            gained[id(weight)] = gain * gained.get(id(weight), 1.0)
+        before = found
+    return len(gained)
+
+
+def _further(
+    before: Sequence[Scores], now: Sequence[Scores], gains: Mapping[int, float]
+) -> dict[int, float]:
+    """What is still missing of weights that were made larger.
+
+    Not of those whose scores did not follow, as normalised ones do not, nor beyond what any of
+    the scores that a weight makes is still to be multiplied with.
+    """
+    if len(before) != len(now):
+        return {}
+    missing: dict[int, float] = {}
+    for old, new in zip(before, now, strict=True):
+        for weight in old.made_of & new.made_of & gains.keys() if new.chooses else ():
+            follows = new.spread > (1.0 + gains[weight]) / 2 * old.spread
+            gain = new.gain if follows and new.gain > NEAR else 1.0
+            missing[weight] = min(gain, missing.get(weight, math.inf))
+    return missing
+
+
+def _stands(
+    model: nn.Module, call: Callable[[], Any], gains: Sequence[tuple[nn.Parameter, float]]
+) -> bool:
+    """Whether answers stay finite with these weights made larger; if not, they are as before."""
+    # On the host: a GPU may hold a large model twice, and never three times.
+    kept = [weight.detach().to("cpu", copy=True) for weight, _ in gains]
+    stands = False
+    with torch.no_grad():
+        for weight, gain in gains:
+            weight.mul_(gain)
+        try:
+            with as_it_was(model):
+                stands = _finite(call())
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a forward that looks at its own numbers
+            stands = False
+        finally:
+            for (weight, _), before in zip(gains, kept, strict=True) if not stands else ():
+                weight.copy_(before)
+    return stands
 
 
 @contextlib.contextmanager
@@ -188,16 +238,25 @@ def as_it_was(model: nn.Module) -> Iterator[None]:
 
 def gains_of(model: nn.Module, call: Callable[[], Any]) -> dict[int, float]:
     """By the id of a parameter, how many times as large it must be for attention to choose."""
-    weights = {id(p): p for p in model.parameters() if p.is_floating_point()}
+    return _gains(_scores_of(model, call))
+
+
+def _scores_of(model: nn.Module, call: Callable[[], Any]) -> list[Scores]:
+    """Those of each softmax of a call, in their order."""
+    weights = [p for p in model.parameters() if p.is_floating_point()]
     try:
-        with torch.no_grad(), without_fast_path(), _Origins(weights.values()) as origins:
+        with torch.no_grad(), without_fast_path(), _Origins(weights) as origins:
             call()
     except torch.OutOfMemoryError:
         raise
     except Exception:  # what a forward does that knows no such mode: its scores stay
-        return {}
+        return []
+    return origins.found
+
+
+def _gains(found: Iterable[Scores]) -> dict[int, float]:
     gains: dict[int, float] = {}
-    for scores in origins.found:
+    for scores in found:
         for weight in scores.made_of if scores.chooses and scores.gain > 1.0 else ():
             gains[weight] = max(scores.gain, gains.get(weight, 1.0))
     return gains

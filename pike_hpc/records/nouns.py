@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from pike_hpc.records.profile import Profile
 
-JUDGE_VERSION = "29"
+JUDGE_VERSION = "30"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
-CALIBRATION_VERSION = 9
+CALIBRATION_VERSION = 10
 """Raised whenever the judge draws or calibrates weights differently; part of a task's digest."""
 
 MAX_SOURCE_BYTES = 1_000_000

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from pike_hpc.evaluate.judge_other_weights import SLICE, scramble  # noqa: E402
+from pike_hpc.evaluate.judge_other_weights import DRAWN, SLICE, scramble  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -85,3 +85,18 @@ def test_complex_weights_are_others_too():
     before = model["spectral"].clone()
     scramble(model, 1)
     assert not torch.isclose(model["spectral"], before, rtol=1e-3).any(dim=1).all()
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (1024, 1024), (3, DRAWN), (0, 4), ()])
+def test_a_large_parameter_changes_as_a_small_one_does(shape):
+    torch.manual_seed(0)
+    weight = torch.randn(shape)
+    model = nn.ParameterDict({"weight": weight.clone()})
+    scramble(model, 1)
+    if weight.numel() < 2:
+        return
+    factors = model["weight"].detach() / weight
+    assert 0.19 < float((factors.abs() - 1).std()) < 0.21
+    assert 0.11 < float((factors < 0).float().mean()) < 0.14
+    if shape[0] == shape[1]:
+        assert len(torch.unique(factors[:, 0])) > 0.9 * shape[0]

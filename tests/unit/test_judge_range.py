@@ -131,7 +131,7 @@ def test_numbers_of_one_sign_are_moved_mildly_and_others_beside_them_more(of):
 )
 def test_beside_others_whole_numbers_stay(of, labels):
     truth, looks = of("return self.fc(x * more[0])", f"torch.rand(8, 16), {labels}")
-    assert looks.keys() == {"larger", "smaller", "coarser", "shifted", "peaked"}
+    assert looks.keys() == {"larger", "smaller", "coarser", "shifted", "peaked", "banded"}
     for look in looks.values():
         (x, other), (plain, was) = inputs_of(truth, look)
         assert torch.equal(other, was)
@@ -171,12 +171,49 @@ def test_peaked_inputs_have_their_range_and_little_else(of, drawn):
     assert (x.abs() < 0.1 * x.abs().max()).float().mean() > 0.5
 
 
+@pytest.mark.parametrize("drawn", ["torch.randn(6, 40, 8)", "torch.rand(6, 40, 8)"])
+def test_banded_inputs_are_large_in_few_slices_of_each_row(of, drawn):
+    truth, looks = of("return self.fc(x.flatten(1)[:, :16])", drawn)
+    (x,), (plain,) = inputs_of(truth, looks["banded"])
+    factors = x / plain
+    assert set(factors.unique().tolist()) == {1 / 64, 1 / 8, 1.0}
+    whole = (factors == 1.0).sum((1, 2))
+    assert whole.tolist() == [5 * 1] * 6
+
+
+def test_what_is_banded_is_not_too_faint_and_symmetric_as_before(of):
+    body = "return self.fc(x.flatten(1)[:, :16]) + more[0].sum()"
+    a = "(lambda a: a + a.mT)(torch.randn(24, 24))"
+    truth, looks = of(body, f"torch.randn(3, 16, 9, 8), {a}")
+    (x, a), (plain, was) = inputs_of(truth, looks["banded"])
+    assert set((x / plain).unique().tolist()) == {1 / 64, 1 / 8, 1.0}
+    assert torch.equal(a, a.mT)
+    assert set((a / was).unique().tolist()) == {1 / 64, 1 / 8, 1.0}
+
+
+def test_a_statistic_of_some_is_not_that_of_all(of):
+    truth, looks = of("return nn.functional.layer_norm(x, (64, 16))", "torch.randn(8, 64, 16)")
+    (x,), _ = inputs_of(truth, looks["banded"])
+    assert not is_lost(looks["banded"], nn.functional.layer_norm(x, (64, 16)), tier=Tier.FP32)
+    for step in (2, 4, 8):
+        var, mean = torch.var_mean(x[:, ::step], dim=(1, 2), correction=0, keepdim=True)
+        assert is_lost(looks["banded"], (x - mean) * var.rsqrt())
+
+
+def test_numbers_along_one_axis_and_one_alone_are_banded_too(of):
+    inputs = "torch.randn(16), torch.tensor(0.3) + torch.rand(())"
+    truth, looks = of("return self.fc(x) * more[0]", inputs)
+    (x, alone), (plain, was) = inputs_of(truth, looks["banded"])
+    assert sorted((x / plain).tolist()) == [0.125] * 14 + [1.0] * 2
+    assert alone == was
+
+
 def test_what_is_not_finite_stays_where_inputs_are_reshaped(of):
     inputs = (
         "torch.randn(8, 16), torch.randn(8, 32).masked_fill(torch.rand(8, 32) < 0.1, -torch.inf)"
     )
     truth, looks = of("return torch.softmax(self.fc(x) + more[0], 1)", inputs)
-    for name in ("coarser", "shifted", "peaked"):
+    for name in ("coarser", "shifted", "peaked", "banded"):
         (_, masked), (_, was) = inputs_of(truth, looks[name])
         assert torch.equal(masked.isfinite(), was.isfinite())
 
@@ -283,6 +320,6 @@ def test_whole_numbers_and_what_is_drawn_are_not_moved(of, constant):
 )
 def test_a_precision_that_is_lost_there_is_not_asked(of, body, coarse):
     looks = of(body)[1]
-    assert looks.keys() == {"larger", "smaller", "coarser", "shifted", "peaked"}
+    assert looks.keys() == {"larger", "smaller", "coarser", "shifted", "peaked", "banded"}
     asked = {name for name, look in looks.items() if look.coarse_too}
     assert asked & {"larger", "smaller", "coarser"} == coarse

@@ -1,5 +1,7 @@
 """Scores of attention under fresh weights: made to choose, wherever their weights are found."""
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,7 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
-from pike_hpc.evaluate.judge_sharpen import sharpen_scores  # noqa: E402
+from pike_hpc.evaluate.judge_sharpen import PICKED, sharpen_scores  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
 from pike_hpc.records import Task  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
@@ -76,6 +78,38 @@ class Shares(nn.Module):
             return F.scaled_dot_product_attention(q, k, x)
         q, k = (t.unflatten(-1, (-1, WIDTH // self.heads)).transpose(1, 2) for t in (q, k))
         return F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+
+class Remembers(nn.Module):
+    """Keys in a buffer, which no weight is followed to."""
+
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("kept", 0.6 * torch.randn(LENGTH, WIDTH))
+
+    def forward(self, x):
+        return F.scaled_dot_product_attention(self.q(x), self.kept, self.kept)
+
+
+class Normalised(nn.Module):
+    """Scores that no weight makes larger, and values of the same weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return F.softmax(F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT, -1) @ v
+
+
+class Twice(Remembers):
+    """A query over kept keys, and over others that are twice as long."""
+
+    def forward(self, x):
+        first = super().forward(x)
+        return first + F.scaled_dot_product_attention(self.q(x), 2 * self.kept, self.kept)
 
 
 class Chooses(nn.Module):
@@ -167,6 +201,104 @@ def test_a_straight_line_is_no_longer_nearly_right(fused, length):
     sharpen_scores(model, lambda: model(x))
     assert nearly < 0.15
     assert off() > 0.3
+
+
+def test_where_keys_are_kept_queries_alone_make_scores_as_large():
+    torch.manual_seed(0)
+    model = Remembers().eval()
+    x = torch.randn(8, WIDTH)
+
+    def spread():
+        with torch.no_grad():
+            return float((model.q(x) @ model.kept.T * WIDTH**-0.5).std(-1).mean())
+
+    few = spread()
+    assert sharpen_scores(model, lambda: model(x)) == 2
+    assert few < 0.5
+    wanted = math.log(LENGTH / PICKED) ** 0.5
+    assert spread() == pytest.approx(wanted, rel=0.2)
+
+
+def test_a_weight_whose_scores_do_not_follow_is_made_larger_once():
+    torch.manual_seed(0)
+    model, x = Normalised().eval(), torch.randn(1, LENGTH, WIDTH)
+    before = model.qkv.weight.detach().clone()
+    with torch.no_grad():
+        q, k, _ = model.qkv(x).chunk(3, -1)
+        spread = (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).std()
+    once = (math.log(LENGTH / PICKED) ** 0.5 / float(spread)) ** 0.5
+    sharpen_scores(model, lambda: model(x))
+    assert float((model.qkv.weight.detach() / before).mean()) == pytest.approx(once, rel=0.05)
+
+
+def test_a_weight_is_not_made_larger_than_the_largest_of_its_scores_asks_for():
+    torch.manual_seed(0)
+    model, x = Twice().eval(), torch.randn(8, WIDTH)
+    sharpen_scores(model, lambda: model(x))
+    with torch.no_grad():
+        largest = float((2 * model.q(x) @ model.kept.T * WIDTH**-0.5).std(-1).mean())
+    assert largest < 1.3 * math.log(LENGTH / PICKED) ** 0.5
+
+
+def test_neither_sharp_attention_nor_an_answer_beside_it_keeps_scores_from_growing():
+    torch.manual_seed(0)
+
+    class Beside(Remembers):
+        def __init__(self):
+            super().__init__()
+            self.sharp = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x):
+            sharp = F.scaled_dot_product_attention(self.sharp(x), 40 * self.kept, self.kept)
+            return super().forward(x) + sharp + F.softmax(100 * self.q(x), -1)
+
+    model, x = Beside().eval(), torch.randn(8, WIDTH)
+    assert sharpen_scores(model, lambda: model(x)) == 2
+    with torch.no_grad():
+        spread = float((model.q(x) @ model.kept.T * WIDTH**-0.5).std(-1).mean())
+    assert spread == pytest.approx(math.log(LENGTH / PICKED) ** 0.5, rel=0.2)
+
+
+def test_no_weight_is_made_larger_than_most_in_all_rounds():
+    torch.manual_seed(0)
+    model, x = Remembers().eval(), torch.randn(8, WIDTH)
+    model.kept *= 0.2
+    before = model.q.weight.detach().clone()
+    sharpen_scores(model, lambda: model(x))
+    assert 6.0 < float((model.q.weight.detach() / before).mean()) < 8.01
+
+
+def test_calls_with_other_scores_than_the_one_before_end_the_rounds():
+    torch.manual_seed(0)
+    calls = []
+
+    class Grows(Remembers):
+        def forward(self, x):
+            calls.append(x)
+            return sum(super(Grows, self).forward(x) for _ in calls)
+
+    model, x = Grows().eval(), torch.randn(8, WIDTH)
+    assert sharpen_scores(model, lambda: model(x)) == 2
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+def test_a_forward_that_renews_or_checks_its_weights_is_no_failure(renewed):
+    torch.manual_seed(0)
+
+    class Watches(Remembers):
+        def forward(self, x):
+            if renewed:
+                self.q.weight = nn.Parameter(self.q.weight.detach().clone())
+            elif self.q.weight.abs().max() > self.most:
+                raise ValueError("out of range")
+            return super().forward(x)
+
+    model, x = Watches().eval(), torch.randn(8, WIDTH)
+    model.most = 1.5 * float(model.q.weight.detach().abs().max())
+    before = model.q.weight.detach().clone()
+    sharpen_scores(model, lambda: model(x))
+    if not renewed:
+        assert torch.equal(model.q.weight, before)
 
 
 def test_a_model_that_would_not_stand_it_keeps_its_weights():
