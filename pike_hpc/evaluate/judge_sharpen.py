@@ -40,7 +40,8 @@ MOST_GAIN = 8.0
 
 ROUNDS = 4
 """In which weights are made larger: where keys were kept from a prompt queries alone make scores
-larger, by the root of what is wanted. Four leave a tenth of 2 and a seventh of 8."""
+larger, by the root of what is wanted. Of what should be eight times as large a seventh is missing
+after four."""
 
 NEAR = 1.05
 """A gain that is worth no further round."""
