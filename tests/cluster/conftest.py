@@ -73,8 +73,9 @@ def undisturbed(demand):
 
 
 @pytest.fixture(scope="module")
-def busybox():
+def busybox(demand):
     """A rig whose folder has an image's content below `root`: one static program."""
+    demand("apptainer")
     with own_folder() as folder:
         rig = Rig(folder, public_python())
         rig.run("mkdir", "-p", "root/bin", "root/tmp")

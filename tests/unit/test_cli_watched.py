@@ -49,10 +49,12 @@ class Looks(RuleBasedStateMachine):
     """Journals grow, by one controller after another; each look is compared with a fresh one."""
 
     folder = None
+    numbers = itertools.count()
+    """Of runs: an id is given again as soon as a machine before this one is gone."""
 
     @initialize()
     def begin(self):
-        self.run = make_run(type(self).folder / str(id(self)), FEW)
+        self.run = make_run(type(self).folder / str(next(self.numbers)), FEW)
         self.watched = WatchedRun.of(self.run)
 
     @rule(which=st.integers(0, 2), count=st.integers(0, 3))
