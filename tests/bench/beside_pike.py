@@ -52,7 +52,10 @@ GAIN = 1.1
 
 
 class Pike:
-    """Its evaluator, with our tasks where it looks for its own."""
+    """Its evaluator, with our tasks where it looks for its own.
+
+    Its options were first written with a `_` between words, then with a `-`.
+    """
 
     def __init__(self, folder, root):
         script = folder / "scripts/eval.py"
@@ -63,6 +66,7 @@ class Pike:
         self.root, self.script = root, root / "scripts/eval.py"
         self.script.parent.mkdir()
         shutil.copy(script, self.script)
+        self.join = "-" if "--code-path" in script.read_text("utf-8") else "_"
 
     def latency_ms(self, task, source, timeout_s):
         """What it says of a program: milliseconds, or the reason why there are none."""
@@ -74,8 +78,9 @@ class Pike:
         code, out = place / "code.py", place / "out.json"
         code.write_text(source, "utf-8")
         argv = [sys.executable, str(self.script), "--level", level, "--task", task.id]
-        argv += ["--code-path", str(code), "--output-path", str(out)]
-        argv += ["--gpu-locks-dir", str(place), "--op-atol", TOLERANCE, "--op-rtol", TOLERANCE]
+        options = {"code_path": str(code), "output_path": str(out), "gpu_locks_dir": str(place)}
+        for name, value in {**options, "op_atol": TOLERANCE, "op_rtol": TOLERANCE}.items():
+            argv += [f"--{name.replace('_', self.join)}", value]
         own = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TMPDIR")
         env = {**os.environ, **dict.fromkeys(own, str(place))}
         try:
