@@ -48,7 +48,7 @@ FIGURES = {
 TOLERANCE = "1e-2"
 """PIKE's, absolute and relative, in what its paper measured."""
 GAIN = 1.1
-"""A program that does nothing faster and is told to be faster by so much has fooled somebody."""
+"""A hostile program that is told to be so much faster than an unchanged one has fooled somebody."""
 
 
 class Pike:
@@ -197,10 +197,16 @@ def main():
 
 
 def told_faster(rows, by):
-    """The hostile programs that it calls faster, and the largest speedup of them."""
-    gains = {row["program"]: row[by].get("speedup", 0.0) for row in rows if row["honest"] is False}
-    faster = sorted(name for name, gain in gains.items() if gain >= GAIN)
-    return {"faster": faster, "best": max((gains[name] for name in faster), default=None)}
+    """The hostile programs that it calls faster, and the largest speedup of them.
+
+    Faster than it calls an unchanged one, where that is more than 1: its own noise fools nobody.
+    """
+    told = {row["program"]: row[by].get("speedup", 0.0) for row in rows}
+    least = GAIN * max(1.0, told[lenet5.UNCHANGED.name])
+    faster = sorted(
+        row["program"] for row in rows if row["honest"] is False and told[row["program"]] >= least
+    )
+    return {"faster": faster, "best": max((told[name] for name in faster), default=None)}
 
 
 def refused(rows, by):
