@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import lenet5
 import stamp
+from plain_process import last_words
 
 from pike_hpc.cli.lanes import open_lane
 from pike_hpc.cli.solutions import match_folder
@@ -81,25 +81,9 @@ class Pike:
         options = {"code_path": str(code), "output_path": str(out), "gpu_locks_dir": str(place)}
         for name, value in {**options, "op_atol": TOLERANCE, "op_rtol": TOLERANCE}.items():
             argv += [f"--{name.replace('_', self.join)}", value]
-        own = ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TMPDIR")
-        env = {**os.environ, **dict.fromkeys(own, str(place))}
-        try:
-            done = subprocess.run(
-                argv,
-                cwd=place,
-                env=env,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=timeout_s,
-            )
-        except subprocess.TimeoutExpired:
-            return f"no end within {timeout_s:.0f} s"
+        said = last_words(argv, place, timeout_s)
         if not out.exists():
-            return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][
-                :200
-            ]
+            return said
         found = json.loads(out.read_text("utf-8")).get("llm", {})
         if not found.get("correct"):
             return f"incorrect: {found.get('max_diff')}"[:200]

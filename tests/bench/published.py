@@ -12,7 +12,6 @@ far off there was let through.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import stamp
+from plain_process import last_words
 
 from pike_hpc.cli.lanes import open_judges
 from pike_hpc.cli.solutions import match_folder
@@ -58,24 +58,10 @@ def plain(solution, device, folder):
     task, out = place / "task.py", place / "out.json"
     task.write_text(effective_source(solution.task), "utf-8")
     argv = [sys.executable, str(PLAIN), str(task), str(solution.path.resolve())]
-    env = {**os.environ, "TORCH_EXTENSIONS_DIR": str(place), "TRITON_CACHE_DIR": str(place)}
-    try:
-        done = subprocess.run(
-            [*argv, device.torch_device, str(out)],
-            cwd=place,
-            env=env,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=PLAIN_TIMEOUT_S,
-        )
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-    except subprocess.TimeoutExpired:
-        said = [f"no end within {PLAIN_TIMEOUT_S:.0f} s"]
+    said = last_words([*argv, device.torch_device, str(out)], place, PLAIN_TIMEOUT_S)
     if out.exists():
         return json.loads(out.read_text("utf-8"))
-    return {"shipped": {"raised": said[-1][:200]}, "trained": None}
+    return {"shipped": {"raised": said}, "trained": None}
 
 
 def judged(device, solutions, seconds, timeout_s):
