@@ -24,7 +24,7 @@ from pike_hpc.evaluate.correctness import rms, rms_difference
 from pike_hpc.evaluate.judge_operations import force_eager, is_dense, tensors_in
 from pike_hpc.evaluate.judge_scores import without_fast_path
 from pike_hpc.evaluate.judge_sharpen import as_it_was
-from pike_hpc.evaluate.judge_units import ROWS, Layer, Seen, change
+from pike_hpc.evaluate.judge_units import QUIET, ROWS, STRAIGHT, Layer, Seen, change
 
 FEWEST = 2
 """Draws that are looked at, of however many rows."""
@@ -53,6 +53,9 @@ _BENDS = frozenset(
     }
 )
 """Functions that bend near zero, and are nearly linear beyond."""
+
+_ROUND = _BENDS - {"relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "prelu", "rrelu"}
+"""Those of them that are nearly linear near zero as well."""
 
 _BENDS_AT = {
     **dict.fromkeys(("clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"), "min"),
@@ -95,7 +98,7 @@ class _Units(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if args and _bends(name, args, kwargs):
-            self._met(args[0])
+            self._met(args[0], STRAIGHT if name in _ROUND else QUIET)
         known: Sequence[tuple[Layer, int] | None] = [self._known(value) for value in args]
         made = func(*args, **kwargs)
         if not isinstance(made, torch.Tensor):
@@ -214,11 +217,12 @@ class _Units(TorchFunctionMode):
         if made.dim() >= -axis and made.shape[axis] == layer.bias.numel():
             self._from[made] = layer, axis, _version(made)
 
-    def _met(self, numbers: Any) -> None:
-        """What is about to bend."""
+    def _met(self, numbers: Any, quiet: float) -> None:
+        """What is about to bend, and under which deviation it would hardly do so."""
         if not (known := self._known(numbers)):
             return
         layer, axis = known
+        layer.quiet = max(quiet, layer.quiet)
         seen = Seen.of(numbers, axis)
         layer.seen = seen if layer.seen is None else layer.seen.with_(seen)
         if self.at_once and layer.at_once and (wanted := layer.wanted()):

@@ -31,9 +31,10 @@ is as heavy as n / exp(variance) of one size."""
 PICKED_PART = 1 / 4
 """Of few positions, as of a window, so many at most."""
 
-LEAST = 24
-"""Positions from which on it is asked: over fewer a straight line gains nothing, however narrow
-the heads are."""
+LEAST = 4
+"""Positions from which on it is asked. A straight line gains nothing over 24 and fewer, however
+narrow the heads are; a plain mean needs neither query, key nor scores, and is right by other
+attention of the same model that chooses."""
 
 MOST_GAIN = 8.0
 """Of one weight; a score is as large as two of them."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from pike_hpc.records.profile import Profile
 
-JUDGE_VERSION = "30"
+JUDGE_VERSION = "31"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
-CALIBRATION_VERSION = 10
+CALIBRATION_VERSION = 11
 """Raised whenever the judge draws or calibrates weights differently; part of a task's digest."""
 
 MAX_SOURCE_BYTES = 1_000_000

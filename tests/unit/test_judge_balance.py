@@ -13,7 +13,7 @@ from pike_hpc.evaluate.judge_balance import balance_units  # noqa: E402
 from pike_hpc.evaluate.judge_fresh import with_judging_weights  # noqa: E402
 from pike_hpc.evaluate.judge_secrets import Secrets  # noqa: E402
 from pike_hpc.evaluate.judge_truth import Truth, WeightsBy  # noqa: E402
-from pike_hpc.evaluate.judge_units import FAR, QUIET  # noqa: E402
+from pike_hpc.evaluate.judge_units import FAR, QUIET, STRAIGHT  # noqa: E402
 from pike_hpc.records import Task, Tier  # noqa: E402
 from pike_hpc.tasks.load import build  # noqa: E402
 
@@ -120,7 +120,7 @@ def force(model, x):
     """Of an energy, which is no more than a layer."""
     with torch.enable_grad():
         x = x.clone().requires_grad_()
-        (found,) = torch.autograd.grad(F.silu(model.first(x)).sum(), x)
+        (found,) = torch.autograd.grad(F.silu(model.first(4.0 * x)).sum(), x)
     return found
 
 
@@ -141,7 +141,7 @@ BALANCED = {
     "a clip": lambda m, x: m.last(torch.clip(m.first(x), 0.0)),
     "a hard tanh from zero on": lambda m, x: m.last(F.hardtanh(m.first(x), 0.0, 9.0)),
     "a forward that differentiates": lambda m, x: m.last(force(m, x)),
-    "gelu": lambda m, x: m.last(F.gelu(m.first(x))),
+    "gelu": lambda m, x: m.last(F.gelu(m.first(4.0 * x))),
     "addmm": lambda m, x: m.last(torch.addmm(m.first.bias, x, m.first.weight.mT).relu()),
     "a product and a sum": lambda m, x: m.last((x @ m.first.weight.mT + m.first.bias).relu()),
     "beside a sum": lambda m, x: m.last((x + m.first(x)).relu()),
@@ -202,6 +202,25 @@ def test_a_layer_that_has_all_but_vanished_gets_larger_weights():
     model = quiet(BALANCED["relu"])
     assert balanced(model) == {"first.weight", "first.bias"}
     assert 0.2 < model.first(drawn(1000)).std(0).square().mean().sqrt() < 2.0
+
+
+ROUND = [F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.hardswish]
+
+
+@pytest.mark.parametrize("bends", ROUND)
+def test_a_layer_so_small_that_what_follows_is_a_line_gets_larger_weights(bends):
+    model, x = (
+        quiet(lambda m, x: m.last(bends(m.first(20.0 * x - 10.0)))),
+        20.0 * drawn(1000) - 10.0,
+    )
+    assert QUIET < model.first(x).std(0).square().mean().sqrt() < STRAIGHT
+    assert "first.weight" in balanced(model)
+    assert 0.6 < model.first(x).std(0).square().mean().sqrt() < 1.5
+
+
+@pytest.mark.parametrize("bends", [F.relu, F.leaky_relu])
+def test_what_bends_at_any_size_needs_none(bends):
+    assert not balanced(quiet(lambda m, x: m.last(bends(m.first(20.0 * x - 10.0)))))
 
 
 OTHERS = {

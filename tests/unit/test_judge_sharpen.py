@@ -174,7 +174,7 @@ def test_weights_that_are_one_are_found():
 
 @pytest.mark.parametrize(
     ("model", "length"),
-    [(Attends(), 20), (Attends(steep=20.0), LENGTH), (Chooses(), LENGTH)],
+    [(Attends(), 3), (Attends(steep=20.0), LENGTH), (Chooses(), LENGTH)],
     ids=["few positions", "sharp already", "no attention"],
 )
 def test_others_stay(model, length):
@@ -201,6 +201,27 @@ def test_a_straight_line_is_no_longer_nearly_right(fused, length):
     sharpen_scores(model, lambda: model(x))
     assert nearly < 0.15
     assert off() > 0.3
+
+
+@pytest.mark.parametrize("length", [4, 8, 16])
+def test_a_plain_mean_of_few_is_no_longer_nearly_right(length):
+    torch.manual_seed(0)
+    model, x = Attends().eval(), torch.randn(8, length, WIDTH)
+    with torch.no_grad():
+        model.qkv.weight.mul_(0.25)
+
+    def off():
+        with torch.no_grad():
+            y = model.norm(model.before(x))
+            q, k, v = model.qkv(y).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+            exact = F.scaled_dot_product_attention(q, k, v)
+            flat = v.mean(-2, keepdim=True)
+            return float((flat - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+
+    nearly = off()
+    sharpen_scores(model, lambda: model(x))
+    assert nearly < 0.05
+    assert off() > 0.5
 
 
 def test_where_keys_are_kept_queries_alone_make_scores_as_large():
