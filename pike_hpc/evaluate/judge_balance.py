@@ -54,7 +54,7 @@ _BENDS = frozenset(
 )
 """Functions that bend near zero, and are nearly linear beyond."""
 
-_ROUND = _BENDS - {"relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "prelu", "rrelu"}
+_SMOOTH = frozenset({"elu", "elu_", "celu", "celu_", "gelu", "silu", "mish", "hardswish"})
 """Those of them that are nearly linear near zero as well."""
 
 _BENDS_AT = {
@@ -98,7 +98,7 @@ class _Units(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if args and _bends(name, args, kwargs):
-            self._met(args[0], STRAIGHT if name in _ROUND else QUIET)
+            self._met(args[0], STRAIGHT if name in _SMOOTH else QUIET)
         known: Sequence[tuple[Layer, int] | None] = [self._known(value) for value in args]
         made = func(*args, **kwargs)
         if not isinstance(made, torch.Tensor):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +33,13 @@ PICKED_PART = 1 / 4
 """Of few positions, as of a window, so many at most."""
 
 LEAST = 4
-"""Positions from which on it is asked. A straight line gains nothing over 24 and fewer, however
-narrow the heads are; a plain mean needs neither query, key nor scores, and is right by other
-attention of the same model that chooses."""
+"""Positions from which on it is asked. Over fewer than 24 a straight line gains nothing, however
+narrow the heads are; a plain mean does, since it needs neither query, key nor scores. Where other
+attention of the model chooses, no mutant tells of it: all scores alike are then far off."""
+
+FEW, MOST_USES = 24, 4
+"""Over fewer positions a weight stays that makes the scores of more softmaxes: what is applied
+again and again to a few slots makes much of rounding once it chooses."""
 
 MOST_GAIN = 8.0
 """Of one weight; a score is as large as two of them."""
@@ -258,9 +263,12 @@ def _scores_of(model: nn.Module, call: Callable[[], Any]) -> list[Scores]:
 
 def _gains(found: Iterable[Scores]) -> dict[int, float]:
     gains: dict[int, float] = {}
-    for scores in found:
-        for weight in scores.made_of if scores.chooses and scores.gain > 1.0 else ():
-            gains[weight] = max(scores.gain, gains.get(weight, 1.0))
+    choosing = [scores for scores in found if scores.chooses]
+    uses = Counter(weight for scores in choosing for weight in scores.made_of)
+    for scores in choosing:
+        for weight in scores.made_of if scores.gain > 1.0 else ():
+            if scores.positions >= FEW or uses[weight] <= MOST_USES:
+                gains[weight] = max(scores.gain, gains.get(weight, 1.0))
     return gains
 
 

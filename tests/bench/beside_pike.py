@@ -95,13 +95,15 @@ def of_pike(pike, programs, timeout_s):
     stock, rows = {}, []
     for task, _, source, _ in programs:
         if task.key not in stock:
-            unchanged = f"{effective_source(task)}\n\nclass ModelNew(Model):\n    pass\n"
-            stock[task.key] = pike.latency_ms(task, unchanged, timeout_s)
-        found = pike.latency_ms(task, source, timeout_s)
+            text = f"{effective_source(task)}\n\nclass ModelNew(Model):\n    pass\n"
+            stock[task.key] = pike.latency_ms(task, text, timeout_s)
+        found, unchanged = pike.latency_ms(task, source, timeout_s), stock[task.key]
         if isinstance(found, str):
             rows.append({"correct": False, "said": found})
+        elif isinstance(unchanged, str):
+            rows.append({"correct": True, "said": f"of an unchanged program: {unchanged}"})
         else:
-            rows.append({"correct": True, "speedup": round(stock[task.key] / found, 3)})
+            rows.append({"correct": True, "speedup": round(unchanged / found, 3)})
         print(f"pike: {rows[-1]}", file=sys.stderr, flush=True)
     return rows
 

@@ -91,3 +91,11 @@ def test_who_is_told_to_be_faster_than_an_unchanged_program_is_counted():
 def test_only_honest_programs_are_refused_wrongly():
     found = rows(unchanged=(True, 1.0), another_order=(True, None), zeros=(False, None))
     assert beside.refused(found, "pike") == ["another order"]
+
+
+def test_a_speedup_needs_the_time_of_an_unchanged_program(pike):
+    """Which the stand-in refuses: it has no `row`."""
+    right = "row = lambda task, cache: {'correct': True, 'runtime': 0.5}"
+    (found,) = beside.of_pike(pike, [(TASK, "right", right, True)], 60)
+    assert found["correct"]
+    assert found["said"].startswith("of an unchanged program: ")

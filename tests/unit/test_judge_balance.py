@@ -204,10 +204,19 @@ def test_a_layer_that_has_all_but_vanished_gets_larger_weights():
     assert 0.2 < model.first(drawn(1000)).std(0).square().mean().sqrt() < 2.0
 
 
-ROUND = [F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.hardswish]
+SMOOTH = {
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "mish": F.mish,
+    "elu": F.elu,
+    "celu": F.celu,
+    "hardswish": F.hardswish,
+    "beside a relu": lambda y: F.gelu(y) + F.relu(y),
+    "behind a relu": lambda y: F.relu(y) + F.gelu(y),
+}
 
 
-@pytest.mark.parametrize("bends", ROUND)
+@pytest.mark.parametrize("bends", SMOOTH.values(), ids=SMOOTH)
 def test_a_layer_so_small_that_what_follows_is_a_line_gets_larger_weights(bends):
     model, x = (
         quiet(lambda m, x: m.last(bends(m.first(20.0 * x - 10.0)))),
@@ -218,7 +227,7 @@ def test_a_layer_so_small_that_what_follows_is_a_line_gets_larger_weights(bends)
     assert 0.6 < model.first(x).std(0).square().mean().sqrt() < 1.5
 
 
-@pytest.mark.parametrize("bends", [F.relu, F.leaky_relu])
+@pytest.mark.parametrize("bends", [F.relu, F.leaky_relu, F.selu])
 def test_what_bends_at_any_size_needs_none(bends):
     assert not balanced(quiet(lambda m, x: m.last(bends(m.first(20.0 * x - 10.0)))))
 

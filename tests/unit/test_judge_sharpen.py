@@ -224,6 +224,17 @@ def test_a_plain_mean_of_few_is_no_longer_nearly_right(length):
     assert off() > 0.5
 
 
+@pytest.mark.parametrize(
+    ("times", "length", "stays"), [(12, 8, True), (2, 8, False), (12, 32, False)]
+)
+def test_few_positions_that_are_attended_to_again_and_again_stay(times, length, stays):
+    torch.manual_seed(0)
+    model, x = Attends().eval(), torch.randn(8, length, WIDTH)
+    before = model.qkv.weight.detach().clone()
+    sharpen_scores(model, lambda: [model(x) for _ in range(times)])
+    assert torch.equal(model.qkv.weight, before) == stays
+
+
 def test_where_keys_are_kept_queries_alone_make_scores_as_large():
     torch.manual_seed(0)
     model = Remembers().eval()
