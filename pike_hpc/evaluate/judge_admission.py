@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
@@ -354,8 +353,8 @@ class _Trial:
         asserted = on_gpu and asserts(self._truth, ADMISSION_SEEDS[0])
         edited = [] if asserted else self._without_layers()
         zeroed = zeroed_weights(self._truth.model)
-        edited += [self._edited("weights_zeroed", zeroed())] if zeroed else []
-        edited.append(self._edited(SCORES, flat_scores(), "every attention score alike"))
+        edited += [self._edited("weights_zeroed", zeroed)] if zeroed else []
+        edited.append(self._edited(SCORES, flat_scores, "every attention score alike"))
         found += [mutant for mutant in edited if mutant is not None]
         if not self._truth.legacy:  # whose tasks may forget: they are as their authors left them
             found += self._returned()
@@ -384,7 +383,7 @@ class _Trial:
                 on_gpu=self._truth.device.type == "cuda",
             )
         return [
-            self._edited(kind, edit(), name)
+            self._edited(kind, edit, name)
             for kind, found in edits.items()
             for name, edit in found.items()
         ]
@@ -400,12 +399,10 @@ class _Trial:
             found.append(self._mutant(RETURNED, answer, f"input {n} as output {i}"))
         return found
 
-    def _edited(
-        self, name: str, edit: AbstractContextManager[None], what: str = ""
-    ) -> Mutant | None:
+    def _edited(self, name: str, edit: Edit, what: str = "") -> Mutant | None:
         """The edited reference's answer; None where the edit changes nothing or nothing runs."""
         try:
-            with edit:
+            with edit():
                 answer = self._truth.natively(ADMISSION_SEEDS[0])
         except torch.OutOfMemoryError:
             raise
@@ -416,6 +413,8 @@ class _Trial:
         if len(answer) != len(self._slots) or any(a != b for a, b in shapes):
             return None
         if alike(answer, self._signal.native[0]):
+            return None
+        if name not in FAINT and not self._signal.moves_with(edit, answer):
             return None
         return self._mutant(name, answer, what)
 

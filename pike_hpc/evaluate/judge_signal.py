@@ -19,13 +19,16 @@ from pike_hpc.evaluate.correctness import (
     Grain,
     compare,
     grain_of,
+    limit,
     moving,
     rms,
     signal_of,
 )
 from pike_hpc.evaluate.judge_frame import is_float
+from pike_hpc.evaluate.judge_mutants import Edit
 from pike_hpc.evaluate.judge_truth import FLOAT64, Truth
 from pike_hpc.evaluate.layout import Slot, buffer_bytes
+from pike_hpc.records import Tier
 
 ADMISSION_SEEDS = (201, 202)
 """Public: nothing is judged on these inputs, and the same task is admitted the same way twice."""
@@ -40,6 +43,8 @@ CHEAP_CALL_S = 0.1
 and much larger inputs."""
 REPEATS = 1e-4, 1e-6
 """How nearly a reference must repeat itself, relatively and absolutely."""
+NOTHING = 1e-12
+"""Of the signal: what float64 is off by where an answer does not depend on what was taken away."""
 
 OTHERS_PART = 0.1
 """Of seconds in which this thread did nothing."""
@@ -170,6 +175,30 @@ class Signal:
             answer[leaf].to(truth.device), truth, self._signals[leaf], self._grain(leaf)
         )
         return max(found.error, found.local / LOCAL_K)
+
+    def moves_with(self, edit: Edit, answer: Leaves) -> bool:
+        """Whether the answer to the first input depends on what an edit takes away.
+
+        A bias before a norm changes how float32 rounds, and nothing else: where `answer`, the
+        edited reference's as it ships, is that near, float64 tells.
+        """
+        truth, there = self._truth, self.wide[0]
+        slots = truth.frame.output_slots
+        ends = {i: limit(Tier.FP32, self.noise[i], slots[i].count) for i in self.floats}
+        near = all(
+            self.error(answer, there, i) <= end and self.closely(answer, i) <= end
+            for i, end in ends.items()
+        )
+        if truth.precision != FLOAT64 or not self.floats or not near:
+            return True
+        try:
+            wide = truth.edited(edit, ADMISSION_SEEDS[0])
+        except Exception:  # no copy, or no room for one
+            return True
+        whole = set(range(len(wide))) - set(self.floats)
+        return any(self.closely(wide, i) > NOTHING for i in self.floats) or any(
+            not torch.equal(wide[i].to(there[i].device), there[i]) for i in whole
+        )
 
     def _grain(self, leaf: int) -> Grain | None:
         if self._truth.precision != FLOAT64:

@@ -11,6 +11,7 @@ import enum
 import functools
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from pike_hpc.evaluate.judge_secrets import Secrets
 from pike_hpc.evaluate.judge_size import card_bytes, host_has_room, model_bytes
 from pike_hpc.evaluate.judge_weights import (
     beside_state,
+    demand_copy,
     on_device,
     settle,
     twin,
@@ -172,6 +174,22 @@ class Truth:
                 raise
         self._wide_device = torch.device("cpu")
         return self._widely(seed, choices)
+
+    def edited(
+        self, edit: Callable[[], AbstractContextManager[None]], seed: int
+    ) -> list[torch.Tensor]:
+        """The same of a copy that is made and asked within an edit of the model.
+
+        Raises ValueError where the copy is not as the edited model is, and what its copying raises.
+        """
+        self._twin, device = None, self._wide_device
+        try:
+            with edit():
+                self._twin = twin(self.model, device, widen_weights=self._widen_weights)
+                demand_copy(self.model, self._twin)
+                return self.answers(seed)
+        finally:
+            self._twin, self._wide_device = None, device
 
     def answers_in_turn(self, seeds: Sequence[int]) -> list[list[torch.Tensor]]:
         """The same, each call after the ones before and what they left in the model.

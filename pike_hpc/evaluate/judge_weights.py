@@ -274,6 +274,16 @@ def twin(
     return other
 
 
+def demand_copy(model: nn.Module, made: nn.Module) -> None:
+    """Raise ValueError where a copy lacks hooks or numbers: modules may copy themselves."""
+    for one, other in zip(model.modules(), made.modules(), strict=True):
+        if len(one._forward_hooks) != len(other._forward_hooks):
+            raise ValueError("a copy without hooks")
+    for parameter, copied in zip(model.parameters(), made.parameters(), strict=True):
+        if not torch.equal(parameter.to(copied), copied):
+            raise ValueError("a copy with other weights")
+
+
 def _wide(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     target = WIDER.get(tensor.dtype, tensor.dtype)
     return tensor.detach().to(device, target, copy=True)

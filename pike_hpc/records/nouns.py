@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pike_hpc.records.profile import Profile
 
-JUDGE_VERSION = "31"
+JUDGE_VERSION = "32"
 """Raised whenever a change can alter a verdict; part of every result's key."""
 
 CALIBRATION_VERSION = 11

@@ -52,7 +52,7 @@ def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(slurm, rehearsal, u
         await_that(lambda: said in rehearsal.status()["notes"], True)
 
         def agent_waits():
-            disk.give(pages=2)  # a verdict gets through, and its agent has no room to journal it
+            disk.give(pages=1)  # a verdict gets through, and its agent has no room to journal it
             assert rehearsal.status()["state"] == "running"
             disk.fill()
             return (slurm.folder / "run/slurm/no-room").exists()

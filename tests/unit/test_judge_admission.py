@@ -97,6 +97,26 @@ def test_tiers_at_which_a_layer_without_parameters_may_be_left_out_are_not_offer
     assert set(found.limits) == tiers
 
 
+@pytest.mark.parametrize(
+    ("body", "skipped"),
+    [
+        ("return self.norm(x + self.added)", False),  # it changes how float32 rounds
+        ("return self.norm(x + self.added).bfloat16()", False),
+        ("return self.norm(x + 1e-6 * self.added * x.flip(-1))", True),  # next to nothing
+    ],
+)
+def test_what_nothing_depends_on_may_be_left_out(body, skipped):
+    source = SOURCE.replace(
+        "nn.Linear(16, 48)",
+        "nn.Linear(16, 48)\n"
+        "        self.added, self.norm = nn.Parameter(torch.tensor(1.0)), nn.LayerNorm(16)",
+    )
+    with truth_of(body, source=source) as (truth, task):
+        found = admit(truth, task.digest).admission
+    assert found.admitted is not skipped, found.reason
+    assert ("added = 0" in found.reason) is skipped
+
+
 def test_half_ends_beyond_what_rounding_alone_is_off_by():
     found = admission_of(FAR_FROM_ZERO)
     assert found.admitted, found.reason

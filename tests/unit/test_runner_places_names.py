@@ -156,6 +156,113 @@ class LineByLetters(nn.Module):
         return nn.functional.linear(x, self.w, self.b) * self.s
 
 
+class Biases(nn.Module):
+    """A bias of its own beside layers, two of which are alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(C, C), nn.Linear(C, C)
+        self.bias = nn.Parameter(torch.rand(C))
+        self.norm = nn.LayerNorm(C)
+
+    def forward(self, x):
+        return self.norm(torch.relu(self.two(self.one(x))) + self.bias)
+
+
+class OneBias(nn.Module):
+    """A layer without a bias among others, and a bias of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(C, C), nn.Linear(C, C, bias=False)
+        self.bias = nn.Parameter(torch.rand(C))
+
+    def forward(self, x):
+        return torch.relu(self.two(self.one(x))) + self.bias
+
+
+def one_bias(words):
+    """A OneBias without layers, made of such parameters: w1, b1, w2, bias, in `words`' order."""
+    listed = dict(word.split(":") for word in words.split())
+    ways = {"w1": (C, C), "b1": (C,), "w2": (C, C), "bias": (C,)}
+
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for what, name in listed.items():
+                self.register_parameter(name, nn.Parameter(torch.rand(ways[what])))
+
+        def forward(self, x):
+            w1, b1, w2, bias = (self.get_parameter(listed[what]) for what in ways)
+            x = nn.functional.linear(nn.functional.linear(x, w1, b1), w2)
+            return torch.relu(x) + bias
+
+    return Written
+
+
+class Beside(nn.Module):
+    """A bias of its own beside one layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.bias = nn.Linear(C, C), nn.Parameter(torch.rand(C))
+
+    def forward(self, x):
+        return torch.relu(self.one(x)) + self.bias
+
+
+def beside(words):
+    """A Beside without layers: its weight is `w`, its own bias `bias`, in `words`' order."""
+    names = words.split()
+
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in names:
+                shape = (C, C) if name == "w" else (C,)
+                self.register_parameter(name, nn.Parameter(torch.rand(shape)))
+
+        def forward(self, x):
+            added = next(self.get_parameter(n) for n in names if n not in {"w", "bias"})
+            return torch.relu(nn.functional.linear(x, self.w, added)) + self.bias
+
+    return Written
+
+
+class ShapedBias(Biases):
+    """The same, its bias in another shape than a layer's."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.rand(1, C))
+
+
+def written_out(words, drawn=False):
+    """A Biases without layers; its parameters in forward's order are these, in the order `sorted`.
+
+    Of `order:name` the order is that in which the constructor makes them.
+    """
+    listed = [word.partition(":")[::2] for word in words.split()]
+    names = [name for _, name in listed]
+    shapes = dict(zip(names, [(C, C), (C,), (C, C), (C,), (C,), (C,), (C,)], strict=True))
+
+    class WrittenOut(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for _, name in sorted(listed):
+                made = nn.Parameter(torch.rand(shapes[name]))
+                if drawn and made.dim() > 1:
+                    nn.init.kaiming_uniform_(made)
+                self.register_parameter(name, made)
+
+        def forward(self, x):
+            w1, b1, w2, b2, bias, *norm = (self.get_parameter(name) for name in names)
+            x = nn.functional.linear(nn.functional.linear(x, w1, b1), w2, b2)
+            return nn.functional.layer_norm(torch.relu(x) + bias, (C,), *norm)
+
+    return WrittenOut
+
+
 class Stages(nn.Module):
     """Two norms whose statistics are told apart by number."""
 
@@ -225,6 +332,39 @@ STYLES = {
         ROW,
     ),
     "letters, where no norm waits": (Line, LineByLetters, ROW),
+    "a bias beside layers that are written out": (
+        Biases,
+        written_out("1:w1 2:b1 3:w2 4:bias 5:extra_bias 6:gn_w 7:gn_b"),
+        ROW,
+    ),
+    "and made first": (Biases, written_out("2:w1 3:b1 4:w2 5:b2 1:add 6:gamma 7:beta"), ROW),
+    "and drawn as torch draws": (
+        Biases,
+        written_out("1:w1 2:b1 3:w2 4:bias 5:extra_bias 6:gn_w 7:gn_b", drawn=True),
+        ROW,
+    ),
+    "in a shape of its own": (
+        ShapedBias,
+        written_out("1:w1 2:b1 3:w2 4:bias 5:bias2 6:gamma 7:beta"),
+        ROW,
+    ),
+    "where a name says whose bias it is": (
+        Biases,
+        written_out("1:w1 2:one_bias 3:w2 5:two_bias 4:bias 6:gamma 7:beta"),
+        ROW,
+    ),
+    "matrices first, one of which has no bias": (
+        OneBias,
+        one_bias("w1:weight1 w2:weight2 bias:bias b1:linear_bias"),
+        ROW,
+    ),
+    "an own bias before one that says whose it is": (
+        Biases,
+        written_out("1:w1 2:b1 3:w2 5:linear_bias 4:bias 6:gamma 7:beta"),
+        ROW,
+    ),
+    "an own bias, the layer's before it": (Beside, beside("b w bias"), ROW),
+    "an own bias, the layer's last": (Beside, beside("w bias linear_bias"), ROW),
     "norms of its own beside plain parameters": (Mixed, OwnNorms, ROW),
     "norms of its own beside layers": (Mixed, OwnLayers, ROW),
     "numbered statistics": (Stages, numbered("running_mean{}", "running_var{}"), IMAGE),

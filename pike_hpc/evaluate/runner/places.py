@@ -5,6 +5,7 @@ What is decided by likeness is a guess, which an exam shows to be right or wrong
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -30,6 +31,12 @@ _KINDS = {
     "of what it remembers": re.compile(r"(^|[._]|[wb])hh(?![a-z])"),
 }
 """What names of people's own say that a parameter is."""
+
+
+_LAYERS_BIAS = re.compile(
+    r"^b$|(lin|fc|conv|proj|gemm|matmul|dense|weight|^w)[a-z_]*?_?b(ias)?\d*$"
+)
+"""What people call a bias that a layer adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +187,72 @@ def place_by_spelling(
             found[name] = longest[0]
     if len(found) == len(left) == len(set(found.values())):
         places.update(found)
+
+
+def place_layers(
+    own: Mapping[str, torch.Tensor],
+    slots: Sequence[Slot],
+    gone: Collection[int],
+    places: dict[str, int],
+) -> None:
+    """Set in `places`: a matrix and the bias that follows it, as the weights of one layer.
+
+    Of who writes layers out: in `weight, bias, extra_bias` the second is what its layer adds, also
+    where the reference has a `bias` of its own beside that layer, unless another may be a layer's:
+    one that comes first, or says so. For names without dots, where no other matrix has that shape
+    and as many such pairs wait as there are layers like them.
+
+    Args:
+        own: the program's tensors that are none of a layer of torch, in order.
+        slots: the reference's weights.
+        gone: those that went to layers.
+        places: what is known so far.
+    """
+    named = {slot.name: i for i, slot in enumerate(slots)}
+    taken = set(gone) | {i for name, i in places.items() if "." in slots[i].name}
+    layers: dict[Any, list[tuple[int, int]]] = {}
+    for weight, slot in enumerate(slots):
+        layer, _, leaf = slot.name.rpartition(".")
+        bias = named.get(f"{layer}.bias")
+        if leaf == "weight" and len(slot.shape) > 1 and bias is not None:
+            layers.setdefault((slot.shape, slots[bias].shape), []).append((weight, bias))
+    bare = {n: t for n, t in own.items() if "." not in n and not is_lazy(t)}
+    asking: dict[Any, list[tuple[str, str]]] = {}
+    for pair in itertools.pairwise(bare):
+        sizes = tuple(tuple(bare[name].shape) for name in pair)
+        known = pair[0] in places or (pair[1] in places and pair[1] != "bias")
+        if sizes in layers and _role(pair[1]) == (False, "shift") and not known:
+            asking.setdefault(sizes, []).append(pair)
+    for sizes, pairs in asking.items():
+        waiting = [both for both in layers[sizes] if not taken & {*both}]
+        matrices = [n for n, t in bare.items() if tuple(t.shape) == sizes[0]]
+        whole = len(pairs) == len(waiting) and [matrix for matrix, _ in pairs] == matrices
+        spelled = {_spelled(slots[bias].name) for _, bias in waiting}
+        if whole and not _may_be_of_layers(bare, pairs, places, spelled):
+            for names, both in zip(pairs, waiting, strict=True):
+                places.update(zip(names, both, strict=True))
+
+
+def _may_be_of_layers(
+    own: Mapping[str, torch.Tensor],
+    pairs: Sequence[tuple[str, str]],
+    places: Mapping[str, int],
+    spelled: Collection[str],
+) -> bool:
+    """Whether a `bias` is in a pair, and others without a place may be what that layer adds.
+
+    Those that come first, are `spelled` as the bias of a layer, or say so otherwise.
+    """
+    paired = {name for pair in pairs for name in pair}
+    if not paired & places.keys():
+        return False
+    first = list(own).index(pairs[0][0])
+    size = own[pairs[0][1]].numel()
+    return any(
+        k < first or name in spelled or bool(_LAYERS_BIAS.search(name.lower()))
+        for k, (name, tensor) in enumerate(own.items())
+        if name not in paired and name not in places and tensor.numel() == size
+    )
 
 
 def place_alike(

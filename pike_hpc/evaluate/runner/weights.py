@@ -28,6 +28,7 @@ from .places import (
     place_alike,
     place_by_end,
     place_by_spelling,
+    place_layers,
     shaped,
     share,
     statistic,
@@ -186,13 +187,16 @@ class Hands:
         return Placement(slots=places, by_name=False, lasting=lasting)
 
     def _by_name(self, own: Mapping[str, torch.Tensor]) -> dict[str, int]:
-        """What has a weight's name and room for it, and what has the end of one's."""
+        """What has a weight's name and room for it, the end of one's, or its place in a layer."""
         slots = self._slots
         named = {slot.name: i for i, slot in enumerate(slots)}
         alike = {n: named[n] for n in own if n in named}
         places = {n: i for n, i in alike.items() if fits(own[n], slots[i])}
         place_by_end(own, slots, places)
         place_by_spelling(own, slots, places)
+        layers = {i for i in self._gone if i not in self._drawn}
+        loose = {n: t for n, t in own.items() if self._given_as(t) not in layers}
+        place_layers(loose, slots, layers, places)
         return places
 
     def _by_order(
