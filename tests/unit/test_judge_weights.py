@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from pike_hpc.evaluate.judge_structure import structure_of  # noqa: E402
 from pike_hpc.evaluate.judge_turned import turn_constants  # noqa: E402
 from pike_hpc.evaluate.judge_weights import (  # noqa: E402
+    demand_copy,
     lengthen_memory,
     move_constant,
     moved_constants,
@@ -196,3 +197,23 @@ def test_a_constant_that_asks_for_no_gradient_is_meant_where_others_do():
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     assert "frozen" in dict(moved_constants(model, 1))
+
+
+class CopiesItself(nn.Linear):
+    """As it was made, hooks and later weights left out."""
+
+    def __deepcopy__(self, memo):
+        torch.manual_seed(0)
+        return CopiesItself(self.in_features, self.out_features)
+
+
+def test_a_copy_that_is_not_as_its_model_is_is_told():
+    torch.manual_seed(0)
+    model = CopiesItself(4, 4)
+    demand_copy(model, copy.deepcopy(model))
+    with model.register_forward_hook(lambda *_: None), pytest.raises(ValueError, match="hooks"):
+        demand_copy(model, copy.deepcopy(model))
+    with torch.no_grad():
+        model.bias.zero_()
+    with pytest.raises(ValueError, match="weights"):
+        demand_copy(model, copy.deepcopy(model))

@@ -355,7 +355,7 @@ STYLES = {
     ),
     "matrices first, one of which has no bias": (
         OneBias,
-        one_bias("w1:weight1 w2:weight2 bias:bias b1:linear_bias"),
+        one_bias("w1:w1 w2:w2 b1:b1 bias:bias"),
         ROW,
     ),
     "an own bias before one that says whose it is": (
@@ -363,7 +363,7 @@ STYLES = {
         written_out("1:w1 2:b1 3:w2 5:linear_bias 4:bias 6:gamma 7:beta"),
         ROW,
     ),
-    "an own bias, the layer's before it": (Beside, beside("b w bias"), ROW),
+    "an own bias, the layer's before it": (Beside, beside("added w bias"), ROW),
     "an own bias, the layer's last": (Beside, beside("w bias linear_bias"), ROW),
     "norms of its own beside plain parameters": (Mixed, OwnNorms, ROW),
     "norms of its own beside layers": (Mixed, OwnLayers, ROW),
